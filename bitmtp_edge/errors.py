@@ -1,0 +1,16 @@
+"""The one error a user is meant to read."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """A fault in the input, the bundle or the machine, told in one line.
+
+    The message says what is wrong, where, what was expected and what to do. The command line prints
+    it on stderr without a traceback and exits with code 2.
+    """
+
+
+def missing_extra(package: str, extra: str) -> UserError:
+    """The error for an optional package that is not installed: names the extra that brings it."""
+    return UserError(f"{package} is not installed: run  pip install 'bitmtp-edge[{extra}]'")
