@@ -28,7 +28,7 @@ BROKEN_PIPE = 1
 
 
 def verb_summary(source: Path) -> str | None:
-    """The first docstring line of a verb's source file, or None if the module defines no `command`."""
+    """The first docstring line of a verb's source; None if the module defines no `command`."""
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
     if not any(_defines_command(node) for node in tree.body):
         return None
@@ -38,11 +38,12 @@ def verb_summary(source: Path) -> str | None:
 def _defines_command(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name == "command"
-    if isinstance(node, ast.AnnAssign):
-        return isinstance(node.target, ast.Name) and node.target.id == "command"
+    targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
-        return any(isinstance(target, ast.Name) and target.id == "command" for target in node.targets)
-    return False
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return any(isinstance(target, ast.Name) and target.id == "command" for target in targets)
 
 
 class VerbGroup(click.Group):
@@ -86,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the process's own arguments); return its exit code.
 
     0: done. 2: the user's input, a file or the machine is at fault, told in one line on stderr.
-    130: interrupted. 1: the reader of stdout went away. A verb may choose others. Any other exception
-    is a fault of this program and keeps its traceback.
+    130: interrupted. 1: the reader of stdout went away. A verb may choose others. Any other
+    exception is a fault of this program and keeps its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Usage: tools/setup.sh EXTRA [PACKAGE...]
+# Make .venv and install this checkout into it, editable, with one extra and, without their
+# dependencies, the named packages. PYTHON chooses the interpreter of a new .venv.
+# The editable install runs every time: it is what compiles edits to the C++ sources.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+extra=$1
+shift
+log=build/setup.log
+
+# Debian splits ensurepip out of python3; without it a venv has no pip.
+usable() {
+  "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3.10 python3}; do
+    if usable "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+}
+
+missing=()
+command -v c++ >/dev/null || missing+=(g++)
+python=$(find_python)
+if [[ -z $python && ! -x .venv/bin/python ]]; then
+  shown=${PYTHON:-python3}
+  if command -v "$shown" >/dev/null && ! "$shown" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+    echo "bitmtp-edge needs Python 3.10 or newer; $shown is $("$shown" -V 2>&1). Name another: make PYTHON=python3.12" >&2
+    exit 2
+  fi
+  missing+=(python3 python3-venv)
+fi
+if ((${#missing[@]})); then
+  echo "missing tools; run: sudo apt-get install -y ${missing[*]}" >&2
+  exit 2
+fi
+
+mkdir -p build
+quietly() {
+  if ! "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "failed: $*" >&2
+    exit 1
+  fi
+}
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+  echo "creating .venv with $("$python" -V)"
+  quietly "$python" -m venv --clear .venv
+fi
+echo "installing bitmtp-edge[$extra] into .venv"
+quietly .venv/bin/python -m pip install -e ".[$extra]"
+for package in "$@"; do
+  quietly .venv/bin/python -m pip install --no-deps "$package"
+done
