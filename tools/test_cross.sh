@@ -4,6 +4,7 @@
 # undefined-behaviour sanitizers, and for 64-bit ARM under qemu's user mode (correctness only).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset MAKEFLAGS MAKELEVEL # else the builds below report every folder they enter
 
 missing=()
 command -v c++ >/dev/null || missing+=(g++)
