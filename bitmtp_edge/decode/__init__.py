@@ -1,0 +1,1 @@
+"""Decoding: policies over one fixed-shape step."""
