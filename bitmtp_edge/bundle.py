@@ -1,0 +1,344 @@
+"""The bundle: the folder that export writes and every engine reads (docs/bundle.md).
+
+``bundle.json`` says everything; the other files are data. Nothing in it is executed or unpickled,
+no path leaves the folder, and a mismatch is refused before memory is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import UserError
+from .operators import OPERATORS, STEP_INPUTS, STEP_OUTPUTS, Node, kv_names
+from .records import read_record
+
+FORMAT = "bitmtp-bundle"
+VERSION = 1
+ALIGNMENT = 256
+BUNDLE_FILE = "bundle.json"
+WEIGHTS_FILE = "weights.bin"
+TOKENIZER_FILE = "tokenizer.json"
+TEMPLATE_FILE = "chat_template.jinja"
+GRAPH_FILES = {"draft": "draft.onnx", "verify": "verify.onnx"}
+_ITEM_BYTES = {"int32": 4, "float32": 4, "float16": 2}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Sizes of the model. ``weights`` and ``kv`` are the export's recipes ("nested", "ternary";
+    "nested", "fp16")."""
+
+    name: str
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int
+    weights: str
+    kv: str
+    tied_embeddings: bool
+    draft_rows_final: bool
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Replay states (DESIGN section 4): geometric history segments and the widths of each role,
+    ascending."""
+
+    segments: tuple[int, ...]
+    draft_widths: tuple[int, ...]
+    verify_widths: tuple[int, ...]
+
+    @property
+    def max_width(self) -> int:
+        """M_max: workspace rows of every KV buffer, and the prefill chunk."""
+        return max(self.draft_widths + self.verify_widths)
+
+
+@dataclass(frozen=True)
+class DecodingDefaults:
+    """What ``run`` and ``chat`` do unless told otherwise.
+
+    kv4_from_segment: segments of at least this capacity draft from the KV base plane, all but the
+    newest ``recent_n`` tokens; None: never. stop_ids end a reply. bos_id goes before a prompt, if
+    there is one.
+    """
+
+    policy: str
+    gamma: int
+    kv4_from_segment: int | None
+    recent_n: int
+    stop_ids: tuple[int, ...]
+    bos_id: int | None
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor in weights.bin: ``bytes`` at ``offset``, a multiple of 256."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A graph node as bundle.json lists it."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, int | float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and SHA-256 (hex) of one file of the bundle."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """bundle.json."""
+
+    format: str
+    version: int
+    sdk: str
+    model: ModelFacts
+    operators: tuple[str, ...]
+    replay: ReplayConfig
+    decoding: DecodingDefaults
+    tensors: dict[str, TensorEntry]
+    graphs: dict[str, tuple[NodeRecord, ...]]
+    files: dict[str, FileEntry]
+
+    def to_json(self) -> str:
+        """The text of bundle.json; the same manifest always gives the same text."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
+    """SHA-256 of a file in hex, read in pieces; ``progress`` gets the bytes of each."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+            if progress:
+                progress(len(block))
+    return digest.hexdigest()
+
+
+class Bundle:
+    """An opened bundle. :meth:`open` checks it; :attr:`weights` maps the tensors without copying
+    them."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.model = manifest.model
+        self.replay = manifest.replay
+        self.decoding = manifest.decoding
+        self.tensors = manifest.tensors
+
+    @classmethod
+    def open(cls, path: str | Path, *, check_hashes: bool = True) -> Bundle:
+        """Opens and checks the bundle at ``path``.
+
+        Raises UserError: not a bundle, another version, a file missing, truncated or changed, a
+        path outside the folder, a graph that does not fit its tensors. ``check_hashes=False`` skips
+        reading the files through (sizes are still checked).
+        """
+        root = Path(path)
+        text = _read_manifest_text(root)
+        try:
+            value = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UserError(
+                f"{root / BUNDLE_FILE} is not JSON ({error}): export the bundle again"
+            ) from None
+        where = str(root / BUNDLE_FILE)
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise UserError(f"{where} is not a bitmtp-edge bundle: its format is not {FORMAT!r}")
+        if value.get("version") != VERSION:
+            raise UserError(
+                f"{where}: bundle version {value.get('version')!r}, this SDK reads {VERSION}: "
+                "export the bundle again"
+            )
+        manifest = read_record(Manifest, value, where)
+        bundle = cls(root, manifest)
+        bundle._check_files(check_hashes)
+        bundle._check_model(where)
+        bundle._check_tensors(where)
+        for role in GRAPH_FILES:
+            bundle._check_graph(role, where)
+        return bundle
+
+    def file(self, name: str) -> Path:
+        """Path of a file that bundle.json lists."""
+        if name not in self.manifest.files:
+            raise UserError(f"{self.path / BUNDLE_FILE} lists no {name}: export the bundle again")
+        return self.path / name
+
+    def nodes(self, role: str) -> list[Node]:
+        """Nodes of the graph of ``role``, in order of execution."""
+        return [Node(**vars(record)) for record in self.manifest.graphs[role]]
+
+    @cached_property
+    def weights(self) -> Mapping[str, NDArray[Any]]:
+        """Read-only arrays over the mapped weights.bin, by tensor name."""
+        with self.file(WEIGHTS_FILE).open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return {
+            name: np.frombuffer(mapped, entry.dtype, math.prod(entry.shape), entry.offset).reshape(
+                entry.shape
+            )
+            for name, entry in self.tensors.items()
+        }
+
+    def _check_files(self, check_hashes: bool) -> None:
+        root = self.path.resolve()
+        required = [WEIGHTS_FILE, TOKENIZER_FILE, *GRAPH_FILES.values()]
+        for name in required:
+            if name not in self.manifest.files:
+                raise UserError(
+                    f"{self.path / BUNDLE_FILE}: files: {name} is not listed: export again"
+                )
+        for name, entry in self.manifest.files.items():
+            pure = PurePosixPath(name)
+            outside = pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name
+            if outside or not (root / name).resolve().is_relative_to(root):
+                raise UserError(
+                    f"{self.path / BUNDLE_FILE}: files: {name!r} leaves the bundle's folder"
+                )
+            path = self.path / name
+            if not path.is_file():
+                raise UserError(f"{path} is missing: copy the whole bundle, or export it again")
+            size = path.stat().st_size
+            if size != entry.bytes:
+                raise UserError(
+                    f"{path}: {size} bytes, bundle.json says {entry.bytes}: truncated or changed; "
+                    "copy it again"
+                )
+            if check_hashes and sha256_of(path) != entry.sha256:
+                raise UserError(
+                    f"{path}: SHA-256 differs from bundle.json: damaged or changed; copy it again"
+                )
+
+    def _check_model(self, where: str) -> None:
+        model, replay = self.model, self.replay
+        for name, number in vars(model).items():
+            if type(number) is int and not 1 <= number < 2**31:
+                raise UserError(f"{where}: model.{name} is {number}, expected 1 or more")
+        if self.manifest.graphs.keys() != GRAPH_FILES.keys():
+            raise UserError(
+                f"{where}: graphs: expected draft and verify, found {sorted(self.manifest.graphs)}"
+            )
+        for name in ("segments", "draft_widths", "verify_widths"):
+            numbers = getattr(replay, name)
+            if not numbers or list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
+                raise UserError(
+                    f"{where}: replay.{name} is {list(numbers)}, expected ascending sizes from 1"
+                )
+        if 1 not in replay.verify_widths:
+            raise UserError(f"{where}: replay.verify_widths lacks width 1, the AR step")
+        stray = [i for i in self.decoding.stop_ids if not 0 <= i < model.vocab_size]
+        if stray:
+            raise UserError(
+                f"{where}: decoding.stop_ids: {stray[0]} is outside the vocabulary of "
+                f"{model.vocab_size}"
+            )
+
+    def _check_tensors(self, where: str) -> None:
+        size = self.manifest.files[WEIGHTS_FILE].bytes
+        for name, entry in self.tensors.items():
+            at = f"{where}: tensors[{name!r}]"
+            if entry.dtype not in _ITEM_BYTES:
+                raise UserError(
+                    f"{at}: dtype {entry.dtype!r}, expected one of {', '.join(_ITEM_BYTES)}"
+                )
+            if any(n < 1 for n in entry.shape):
+                raise UserError(f"{at}: shape {list(entry.shape)} has an empty axis")
+            if math.prod(entry.shape) * _ITEM_BYTES[entry.dtype] != entry.bytes:
+                raise UserError(
+                    f"{at}: {entry.bytes} bytes do not hold {entry.dtype}{list(entry.shape)}"
+                )
+            if entry.offset < 0 or entry.offset % ALIGNMENT or entry.offset + entry.bytes > size:
+                raise UserError(
+                    f"{at}: offset {entry.offset} is unaligned or past the end of {WEIGHTS_FILE}"
+                )
+
+    def _check_graph(self, role: str, where: str) -> None:
+        """Every node is known, complete, and reads only what exists before it."""
+        layers = [kv_names(i) for i in range(self.model.num_layers)]
+        known = set(self.tensors) | set(STEP_INPUTS)
+        known |= {
+            names[p] for names in layers for p in ("history", "history_refinement", "history_scale")
+        }
+        for record in self.manifest.graphs[role]:
+            at = f"{where}: graphs.{role}: node {record.name!r}"
+            operator = OPERATORS.get(record.op)
+            if operator is None:
+                raise UserError(
+                    f"{at}: unknown operator {record.op!r}: export with this SDK, or update it"
+                )
+            for ports, names, kind in (
+                (operator.inputs, record.inputs, "input"),
+                (operator.outputs, record.outputs, "output"),
+            ):
+                if len(names) > len(ports):
+                    raise UserError(
+                        f"{at}: {len(names)} {kind}s, {record.op} takes at most {len(ports)}"
+                    )
+                for i, port in enumerate(ports):
+                    if not port.optional and (i >= len(names) or not names[i]):
+                        raise UserError(f"{at}: {kind} {port.name!r} is missing")
+            for attribute, kind_of in operator.attributes.items():
+                value = record.attributes.get(attribute)
+                if type(value) is not kind_of and not (kind_of is float and type(value) is int):
+                    raise UserError(
+                        f"{at}: attribute {attribute!r} is {value!r}, expected {kind_of.__name__}"
+                    )
+            for name in filter(None, record.inputs):
+                if name not in known:
+                    raise UserError(
+                        f"{at}: input {name!r} is neither a weight nor made by an earlier node"
+                    )
+            known.update(filter(None, record.outputs))
+        for name in STEP_OUTPUTS:
+            if name not in known:
+                raise UserError(f"{where}: graphs.{role}: no node makes the output {name!r}")
+
+
+def _read_manifest_text(root: Path) -> str:
+    path = root / BUNDLE_FILE
+    if not root.exists():
+        raise UserError(
+            f"{root} does not exist: make a bundle with  bitmtp-edge export SRC -o {root}"
+        )
+    if not path.is_file():
+        raise UserError(
+            f"{root} is not a bundle: it has no {BUNDLE_FILE}; make one with  bitmtp-edge export"
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: damaged; export the bundle again") from None

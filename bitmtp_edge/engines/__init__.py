@@ -1,0 +1,1 @@
+"""Engines: what runs the fixed-shape step, one module each."""

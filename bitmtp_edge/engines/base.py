@@ -1,0 +1,134 @@
+"""The contract between decoding and engines: one fixed-shape step (docs/architecture.md).
+
+Everything above it (``decode/``) is Python on small arrays; everything below it knows nothing of
+policies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Role = Literal["draft", "verify"]
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """What fixes the shape of a step: one captured graph, TensorRT engine or CPU plan each.
+
+    width: window slots M. outputs: head slots h. segment: history capacity in rows. role: which
+    weights and KV view are read. logits: the sampling variant, which also returns every logit.
+    """
+
+    width: int
+    outputs: int
+    segment: int
+    role: Role
+    logits: bool = False
+
+
+@dataclass(frozen=True)
+class Window:
+    """The M token slots of one step.
+
+    token_ids int32[M] (-1-i is row i of ``mask_embeddings``); positions int32[M]; mask int32[M,
+    ceil(M/32)], bit j of row i: slot i attends slot j, itself included; history_length: rows of
+    history every slot attends; head_slots int32[h]: the slots that need an output; mask_embeddings
+    fp32[P, K] or None; kv4_length: history rows below it are read from the KV base plane alone
+    (draft role only).
+    """
+
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    mask: NDArray[np.int32]
+    history_length: int
+    head_slots: NDArray[np.int32]
+    mask_embeddings: NDArray[np.float32] | None = None
+    kv4_length: int = 0
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """token_ids int32[h, k], best first; probability fp32[h, k]; logits fp32[h, V] in the sampling
+    variant, else None.
+
+    The arrays are the caller's: a later step does not change them.
+    """
+
+    token_ids: NDArray[np.int32]
+    probability: NDArray[np.float32]
+    logits: NDArray[np.float32] | None = None
+
+
+class Engine(ABC):
+    """Runs the steps of one sequence over one KV buffer. Use as a context manager, or call
+    :meth:`close`."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def segment(self) -> int:
+        """Capacity, in history rows, of the KV buffer in use."""
+
+    @abstractmethod
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        """Runs one step. The new K/V rows of the M slots lie in the workspace until the next
+        replay."""
+
+    @abstractmethod
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        """Copies workspace rows ``rows`` of the last replay to history rows ``at, at+1, ...``."""
+
+    @abstractmethod
+    def grow(self, segment: int, rows: int) -> None:
+        """Moves to a KV buffer of ``segment`` history rows, copying the first ``rows``; the
+        workspace is not copied."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees memory and threads. The engine is not usable afterwards."""
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def visible_slots(window: Window, row: int) -> list[int]:
+    """Slots that slot ``row`` attends, ascending."""
+    words = window.mask[row].view(np.uint32)
+    return [
+        j
+        for j in range(window.token_ids.size)
+        if words[j // 32] >> np.uint32(j % 32) & np.uint32(1)
+    ]
+
+
+def check_window(state: ReplayState, window: Window) -> None:
+    """Debug check of the contract: shapes, and that every row sees each position of its context
+    exactly once.
+
+    Raises AssertionError: a broken window is a fault of the caller, not of a user.
+    """
+    width = state.width
+    assert window.token_ids.shape == window.positions.shape == (width,), (
+        "token_ids and positions are [M]"
+    )
+    assert window.mask.shape == (width, -(-width // 32)), "mask is [M, ceil(M/32)]"
+    assert window.head_slots.shape == (state.outputs,), "head_slots is [h]"
+    assert 0 <= window.history_length <= state.segment, "history lies within its segment"
+    assert state.role == "draft" or window.kv4_length == 0, "the verify role reads KV8"
+    assert ((window.head_slots >= 0) & (window.head_slots < width)).all(), (
+        "head slots are window slots"
+    )
+    for row in range(width):
+        seen = [int(window.positions[slot]) for slot in visible_slots(window, row)]
+        expected = list(range(window.history_length, int(window.positions[row]) + 1))
+        assert seen == expected, f"slot {row} sees positions {seen}, expected {expected}"
