@@ -1,9 +1,9 @@
 // The arithmetic of docs/numerics.md, once for every instruction set.
 //
-// Everything is written on `f8`, eight fp32 lanes of a GCC vector type, with one rounding an operation and no reductions but
-// those spelled out here. So a compiler may lower it to SSE2, AVX2 or NEON, and the bits stay the same. Where intrinsics appear
-// they compute an exact conversion. The file is compiled once per instruction set: everything lives in that set's namespace and
-// is inlined, so that no linker can pick one set's copy for another.
+// Everything is written on `f8`, eight fp32 lanes, with one rounding an operation and no reductions but those spelled out here:
+// the bits are the same whatever the lanes are made of. Where intrinsics appear they compute an exact conversion. The file is
+// compiled once per instruction set: everything lives in that set's namespace and is inlined, so that no linker can pick one
+// set's copy for another.
 #pragma once
 
 #include <cstddef>
@@ -16,41 +16,83 @@
 #include <arm_neon.h>
 #endif
 
-// f8 never crosses a function that is not inlined, so its calling convention is nobody's concern.
-#pragma GCC diagnostic ignored "-Wpsabi"
-
 #define BITMTP_INLINE static inline __attribute__((always_inline))
 
 namespace bitmtp {
 namespace BITMTP_ISA {
 
-typedef float f8 __attribute__((vector_size(32)));
-typedef int32_t i8 __attribute__((vector_size(32)));
-
 constexpr int32_t kLanes = 8;
 
 // ---- vectors ----------------------------------------------------------------------------------------------------------
+// `f8{}` is zeros, x[i] a lane. Comparisons give lanes of all ones or all zeros, select() chooses by them.
+
+#if defined(__AVX2__)
+
+typedef float f8 __attribute__((vector_size(32)));
+typedef int32_t i8 __attribute__((vector_size(32)));
 
 BITMTP_INLINE f8 broadcast(float x) { return f8{x, x, x, x, x, x, x, x}; }
 BITMTP_INLINE i8 broadcast(int32_t x) { return i8{x, x, x, x, x, x, x, x}; }
-
-BITMTP_INLINE i8 as_bits(f8 x) {
-  i8 y;
-  std::memcpy(&y, &x, sizeof y);
-  return y;
-}
-BITMTP_INLINE f8 as_float(i8 x) {
-  f8 y;
-  std::memcpy(&y, &x, sizeof y);
-  return y;
-}
-
+BITMTP_INLINE f8 select(i8 mask, f8 a, f8 b) { return mask ? a : b; }
+BITMTP_INLINE i8 select(i8 mask, i8 a, i8 b) { return mask ? a : b; }
+BITMTP_INLINE i8 as_bits(f8 x) { return reinterpret_cast<i8>(x); }
+BITMTP_INLINE f8 as_float(i8 x) { return reinterpret_cast<f8>(x); }
 BITMTP_INLINE f8 load8(const float *p) {
   f8 x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
 BITMTP_INLINE void store8(float *p, f8 x) { std::memcpy(p, &x, sizeof x); }
+
+#else  // two registers of four: given a vector type wider than its registers, GCC keeps every value on the stack
+
+typedef float f4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+
+struct i8 {
+  i4 low, high;
+  int32_t operator[](int32_t i) const { return i < 4 ? low[i] : high[i - 4]; }
+};
+struct f8 {
+  f4 low, high;
+  float operator[](int32_t i) const { return i < 4 ? low[i] : high[i - 4]; }
+};
+
+BITMTP_INLINE f8 broadcast(float x) { return f8{f4{x, x, x, x}, f4{x, x, x, x}}; }
+BITMTP_INLINE i8 broadcast(int32_t x) { return i8{i4{x, x, x, x}, i4{x, x, x, x}}; }
+BITMTP_INLINE f8 operator+(f8 a, f8 b) { return f8{a.low + b.low, a.high + b.high}; }
+BITMTP_INLINE f8 operator-(f8 a, f8 b) { return f8{a.low - b.low, a.high - b.high}; }
+BITMTP_INLINE f8 operator*(f8 a, f8 b) { return f8{a.low * b.low, a.high * b.high}; }
+BITMTP_INLINE f8 operator/(f8 a, f8 b) { return f8{a.low / b.low, a.high / b.high}; }
+BITMTP_INLINE f8 operator-(f8 a) { return f8{-a.low, -a.high}; }
+BITMTP_INLINE f8 &operator+=(f8 &a, f8 b) { return a = a + b; }
+BITMTP_INLINE i8 operator<(f8 a, f8 b) { return i8{a.low < b.low, a.high < b.high}; }
+BITMTP_INLINE i8 operator>(f8 a, f8 b) { return i8{a.low > b.low, a.high > b.high}; }
+BITMTP_INLINE i8 operator==(f8 a, f8 b) { return i8{a.low == b.low, a.high == b.high}; }
+BITMTP_INLINE i8 operator+(i8 a, i8 b) { return i8{a.low + b.low, a.high + b.high}; }
+BITMTP_INLINE i8 operator-(i8 a, i8 b) { return i8{a.low - b.low, a.high - b.high}; }
+BITMTP_INLINE i8 operator&(i8 a, i8 b) { return i8{a.low & b.low, a.high & b.high}; }
+BITMTP_INLINE i8 operator|(i8 a, i8 b) { return i8{a.low | b.low, a.high | b.high}; }
+BITMTP_INLINE i8 operator~(i8 a) { return i8{~a.low, ~a.high}; }
+BITMTP_INLINE i8 operator<<(i8 a, int32_t n) { return i8{a.low << n, a.high << n}; }
+BITMTP_INLINE i8 operator>>(i8 a, int32_t n) { return i8{a.low >> n, a.high >> n}; }
+BITMTP_INLINE i8 operator>(i8 a, i8 b) { return i8{a.low > b.low, a.high > b.high}; }
+BITMTP_INLINE f8 select(i8 mask, f8 a, f8 b) { return f8{mask.low ? a.low : b.low, mask.high ? a.high : b.high}; }
+BITMTP_INLINE i8 select(i8 mask, i8 a, i8 b) { return i8{mask.low ? a.low : b.low, mask.high ? a.high : b.high}; }
+BITMTP_INLINE i8 as_bits(f8 x) { return i8{reinterpret_cast<i4>(x.low), reinterpret_cast<i4>(x.high)}; }
+BITMTP_INLINE f8 as_float(i8 x) { return f8{reinterpret_cast<f4>(x.low), reinterpret_cast<f4>(x.high)}; }
+BITMTP_INLINE f8 load8(const float *p) {
+  f8 x;
+  std::memcpy(&x.low, p, sizeof x.low);
+  std::memcpy(&x.high, p + 4, sizeof x.high);
+  return x;
+}
+BITMTP_INLINE void store8(float *p, f8 x) {
+  std::memcpy(p, &x.low, sizeof x.low);
+  std::memcpy(p + 4, &x.high, sizeof x.high);
+}
+
+#endif
 
 // The first n < 8 values, then zeros; nothing past them is touched.
 BITMTP_INLINE f8 load_part(const float *p, int32_t n) {
@@ -64,10 +106,10 @@ BITMTP_INLINE f8 load_row(const float *row, int32_t i, int32_t n) {
 }
 
 BITMTP_INLINE float max_of(float a, float b) { return a > b ? a : b; }
-BITMTP_INLINE f8 max_of(f8 a, f8 b) { return a > b ? a : b; }
+BITMTP_INLINE f8 max_of(f8 a, f8 b) { return select(a > b, a, b); }
 BITMTP_INLINE f8 clamp(f8 x, float low, float high) {
-  x = x < broadcast(low) ? broadcast(low) : x;
-  return x > broadcast(high) ? broadcast(high) : x;
+  x = select(x < broadcast(low), broadcast(low), x);
+  return select(x > broadcast(high), broadcast(high), x);
 }
 
 // ---- rule 2: sums -----------------------------------------------------------------------------------------------------
@@ -111,8 +153,8 @@ constexpr float kExpHigh = 88.3f;
 
 BITMTP_INLINE f8 exp8(f8 x) {
   // The selects put kExpLow in the place of a NaN: 2^n below stays defined.
-  x = x > broadcast(kExpLow) ? x : broadcast(kExpLow);
-  x = x < broadcast(kExpHigh) ? x : broadcast(kExpHigh);
+  x = select(x > broadcast(kExpLow), x, broadcast(kExpLow));
+  x = select(x < broadcast(kExpHigh), x, broadcast(kExpHigh));
   const f8 shifted = x * broadcast(1.44269504f) + broadcast(kRounder);
   const f8 n = shifted - broadcast(kRounder);
   const f8 r = (x - n * broadcast(0.693359375f)) + n * broadcast(2.12194440e-4f);
@@ -198,15 +240,12 @@ BITMTP_INLINE f8 load_half8(const uint16_t *p) {
   std::memcpy(&h, p, sizeof h);
   return reinterpret_cast<f8>(_mm256_cvtph_ps(h));
 #elif defined(__aarch64__)
-  float t[kLanes];
   const float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(p));
-  vst1q_f32(t, vcvt_f32_f16(vget_low_f16(h)));
-  vst1q_f32(t + 4, vcvt_f32_f16(vget_high_f16(h)));
-  return load8(t);
+  return f8{vcvt_f32_f16(vget_low_f16(h)), vcvt_f32_f16(vget_high_f16(h))};
 #else
-  f8 y;
-  for (int32_t i = 0; i < kLanes; ++i) y[i] = half_to_float(p[i]);
-  return y;
+  float t[kLanes];
+  for (int32_t i = 0; i < kLanes; ++i) t[i] = half_to_float(p[i]);
+  return load8(t);
 #endif
 }
 BITMTP_INLINE void store_half8(uint16_t *p, f8 x) {
@@ -223,7 +262,7 @@ BITMTP_INLINE void store_half8(uint16_t *p, f8 x) {
 // Largest |x| of a row, tracked as bits: their order is that of the values, and a NaN comes out on top instead of getting lost.
 BITMTP_INLINE i8 amax_step(i8 most, f8 x) {
   const i8 bits = as_bits(x) & broadcast(0x7FFFFFFF);
-  return bits > most ? bits : most;
+  return select(bits > most, bits, most);
 }
 BITMTP_INLINE float amax_value(i8 most) {
   int32_t top = most[0];
