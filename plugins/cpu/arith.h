@@ -16,7 +16,9 @@
 #include <arm_neon.h>
 #endif
 
-#define BITMTP_INLINE static inline __attribute__((always_inline))
+#define BITMTP_LAMBDA __attribute__((always_inline))
+#define BITMTP_MEMBER inline __attribute__((always_inline))
+#define BITMTP_INLINE static BITMTP_MEMBER
 
 namespace bitmtp {
 namespace BITMTP_ISA {
@@ -302,7 +304,7 @@ BITMTP_INLINE void quantise_row_of(const At &at, int32_t K, int32_t *codes, floa
 }
 
 BITMTP_INLINE void quantise_row(const float *x, int32_t K, int32_t *codes, float *scale) {
-  quantise_row_of([=](int32_t i) __attribute__((always_inline)) { return load_row(x, i, K); }, K, codes, scale);
+  quantise_row_of([=](int32_t i) BITMTP_LAMBDA { return load_row(x, i, K); }, K, codes, scale);
 }
 
 // Rule 4's factor: x * this * weight is the norm.
