@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 TILE_ROWS = 8
-CODE_BITS = {"ternary": 2, "plane": 4, "int8": 8}
-ZERO_POINT = {"ternary": 1, "plane": 8, "int8": 128}
+
+# Bits of a code in each packed table kind ("dual" is one plane of the two).
+CODE_BITS = {"ternary": 2, "dual": 4, "int8": 8}
 
 
 def padded_width(width: int) -> int:
@@ -35,10 +36,15 @@ def scales_shape(rows: int, width: int, group_size: int) -> tuple[int, int, int]
     return (-(-rows // TILE_ROWS), group_count(width, group_size), TILE_ROWS)
 
 
-def _byte_and_shift(bits: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """Bit offset in its word of each of the 32/bits codes of a word, by column order."""
+def zero_point(bits: int) -> int:
+    """What is added to a signed code of ``bits`` bits before it is packed."""
+    return 1 if bits == 2 else 1 << (bits - 1)
+
+
+def bit_offsets(bits: int) -> NDArray[np.uint32]:
+    """Bit offset in its word of each of the 32/bits codes of a word, in column order."""
     column = np.arange(32 // bits)
-    return column, (8 * (column % 4) + bits * (column // 4)).astype(np.uint32)
+    return (8 * (column % 4) + bits * (column // 4)).astype(np.uint32)
 
 
 def pack_weight(codes: NDArray[np.integer], bits: int) -> NDArray[np.int32]:
@@ -48,26 +54,22 @@ def pack_weight(codes: NDArray[np.integer], bits: int) -> NDArray[np.int32]:
     point.
     """
     rows, width = codes.shape
-    zero_point = 1 if bits == 2 else 1 << (bits - 1)
     tiles, words, _ = packed_shape(rows, width, bits)
-    full = np.full((tiles * TILE_ROWS, padded_width(width)), zero_point, np.uint8)
-    full[:rows, :width] = codes + zero_point
-    _, offset = _byte_and_shift(bits)
+    full = np.full((tiles * TILE_ROWS, padded_width(width)), zero_point(bits), np.uint8)
+    full[:rows, :width] = codes + zero_point(bits)
     lanes = full.reshape(tiles, TILE_ROWS, words, 32 // bits)
     packed = np.zeros((tiles, TILE_ROWS, words), np.uint32)
-    for column, shift in enumerate(offset):
+    for column, shift in enumerate(bit_offsets(bits)):
         packed |= lanes[..., column].astype(np.uint32) << shift
     return np.ascontiguousarray(packed.transpose(0, 2, 1)).view(np.int32)
 
 
 def unpack_weight(packed: NDArray[np.int32], rows: int, width: int, bits: int) -> NDArray[np.int8]:
     """The signed codes int8[rows, width] of a packed weight; the inverse of :func:`pack_weight`."""
-    zero_point = 1 if bits == 2 else 1 << (bits - 1)
     tiles, words, _ = packed.shape
-    _, offset = _byte_and_shift(bits)
     word = packed.view(np.uint32).transpose(0, 2, 1)[..., None]
-    codes = (word >> offset) & np.uint32((1 << bits) - 1)
-    full = codes.reshape(tiles * TILE_ROWS, words * (32 // bits)).astype(np.int16) - zero_point
+    codes = (word >> bit_offsets(bits)) & np.uint32((1 << bits) - 1)
+    full = codes.reshape(tiles * TILE_ROWS, words * (32 // bits)).astype(np.int16) - zero_point(bits)
     return full[:rows, :width].astype(np.int8)
 
 
@@ -102,8 +104,7 @@ def unpack_activations(packed: NDArray[np.int32], width: int) -> NDArray[np.int8
 def unpack_kv(packed: NDArray[np.int32], head_dim: int) -> NDArray[np.int8]:
     """The signed 4-bit codes int8[slots, 2*kv_heads, head_dim] of a base or refinement plane."""
     slots, words = packed.shape
-    _, offset = _byte_and_shift(4)
-    codes = (packed.view(np.uint32)[..., None] >> offset) & np.uint32(15)
+    codes = (packed.view(np.uint32)[..., None] >> bit_offsets(4)) & np.uint32(15)
     return (codes.reshape(slots, words * 8 // head_dim, head_dim).astype(np.int16) - 8).astype(
         np.int8
     )
@@ -113,6 +114,5 @@ def pack_kv(codes: NDArray[np.integer]) -> NDArray[np.int32]:
     """Packs signed 4-bit ``codes`` int[slots, 2*kv_heads, head_dim] into int32[slots,
     2*kv_heads*head_dim/8]."""
     slots, heads, head_dim = codes.shape
-    _, offset = _byte_and_shift(4)
     unsigned = (codes + 8).astype(np.uint32).reshape(slots, heads * head_dim // 8, 8)
-    return np.bitwise_or.reduce(unsigned << offset, axis=2).astype(np.uint32).view(np.int32)
+    return np.bitwise_or.reduce(unsigned << bit_offsets(4), axis=2).astype(np.uint32).view(np.int32)
