@@ -26,8 +26,7 @@ bench: $(BUNDLE)/bundle.json
 
 # The bundle is written anew when the code that writes it is newer. The install is always run first.
 $(BUNDLE)/bundle.json: $(EXPORT_SOURCES) | setup-export
-	mkdir -p $(dir $(BUNDLE))
-	rm -rf $(BUNDLE)
+	@mkdir -p $(dir $(BUNDLE)) && rm -rf $(BUNDLE)
 	.venv/bin/bitmtp-edge export "$$($(PY) tools/find_smollm2.py)" -o $(BUNDLE) --weights nested
 
 test: setup-dev
@@ -39,7 +38,7 @@ lint: setup-dev
 	tools/typecheck.sh .venv/bin/mypy
 
 test-cross:
-	tools/test_cross.sh
+	@tools/test_cross.sh
 
 .PHONY: setup-export setup-dev
 setup-export:
