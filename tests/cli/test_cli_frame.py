@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -68,7 +69,7 @@ command: click.Command
 
 
 @pytest.fixture
-def verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> frame.VerbGroup:
+def verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[frame.VerbGroup]:
     folder = tmp_path / "sample_verbs"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
