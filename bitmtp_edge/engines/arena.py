@@ -1,4 +1,5 @@
-"""Where the tensors of a static plan lie: one block, shared by those that are never alive together."""
+"""Where the tensors of a static plan lie: one block, shared by those that are never alive
+together."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Bytes of a tensor, and the first and last step (both included) at which it must keep its value."""
+    """Bytes of a tensor, and the first and last step (both included) at which it must keep its
+    value."""
 
     bytes: int
     first: int

@@ -1,0 +1,211 @@
+"""Engine ``cpu``: the graph as a static plan of C calls over one arena, one plan per replay state.
+
+A step copies its window into the plan's inputs, makes one C call, and copies the outputs out:
+Python is not entered between operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bundle import Bundle
+from ..errors import UserError
+from ..operators import OPERATORS, Node, Spec
+from . import cpu_library as lib
+from .arena import Lifetime, place
+from .base import Engine, ReplayState, StepOutput, Window
+from .cpu_operators import build_call
+from .kv_buffer import KVBuffer, aligned_bytes
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class CpuEngine(Engine):
+    """One sequence on the CPU.
+
+    threads: 0 takes one for every processor of the process. isa: an instruction set of
+    :func:`cpu_library.isas`, None the best. keep_tensors: every tensor of a step keeps its own
+    memory, so that :meth:`tensors` can show them (for ``verify``).
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        threads: int = 0,
+        isa: str | None = None,
+        keep_tensors: bool = False,
+    ) -> None:
+        self.bundle = bundle
+        self._keep_tensors = keep_tensors
+        lib.select_isa(isa)
+        self._pool = lib.Pool(threads)
+        self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
+        self._weights = bundle.weights
+        self._max_width = bundle.replay.max_width
+        self._plans: dict[ReplayState, _Plan] = {}
+        self._last: _Plan | None = None
+        self._kv = KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width)
+        self._arena = aligned_bytes(0)
+
+    @property
+    def segment(self) -> int:
+        return self._kv.capacity
+
+    @property
+    def threads(self) -> int:
+        return self._pool.threads
+
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        plan = self.plan(state)
+        plan.set_window(window)
+        plan.run()
+        self._last = plan
+        return plan.output()
+
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        lib.promote(self._kv.planes, self._kv.capacity, rows, at)
+
+    def grow(self, segment: int, rows: int) -> None:
+        if segment == self._kv.capacity:
+            return
+        grown = KVBuffer(self._nodes["verify"], segment, self._max_width)
+        grown.copy_history(self._kv, rows)
+        self._kv = grown
+        self._plans.clear()
+        self._last = None
+
+    def close(self) -> None:
+        self._plans.clear()
+        self._last = None
+        self._pool.close()
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Copies of the last replay's tensors by name, weights apart (``keep_tensors`` only)."""
+        assert self._keep_tensors and self._last is not None
+        return {name: array.copy() for name, array in self._last.arrays.items()}
+
+    def profile(self, state: ReplayState, window: Window) -> list[tuple[Node, int]]:
+        """One step, and the nanoseconds that each node took."""
+        plan = self.plan(state)
+        plan.set_window(window)
+        return list(zip(plan.nodes, plan.run_profiled(), strict=True))
+
+    def arena(self, size: int) -> NDArray[np.uint8]:
+        """The block that plans share, at least ``size`` bytes: only one of them runs at a time."""
+        if size > self._arena.size:
+            self._arena = aligned_bytes(size)
+        return self._arena
+
+    def plan(self, state: ReplayState) -> _Plan:
+        """The plan of a replay state, made at its first use."""
+        plan = self._plans.get(state)
+        if plan is None:
+            if state.segment != self._kv.capacity:
+                raise ValueError(f"segment {state.segment} is not in use ({self._kv.capacity} is)")
+            if state.width > self._max_width:
+                raise ValueError(f"width {state.width} exceeds the workspace of {self._max_width}")
+            plan = _Plan(self, state, self._keep_tensors)
+            self._plans[state] = plan
+        return plan
+
+
+class _Plan:
+    """The C calls of one replay state, their memory, and the arrays through which a step goes."""
+
+    def __init__(self, engine: CpuEngine, state: ReplayState, keep_tensors: bool) -> None:
+        self.nodes = engine._nodes[state.role]
+        self._pool = engine._pool
+        self._kv = engine._kv
+        m, h = state.width, state.outputs
+        inputs: dict[str, Spec] = {
+            "token_ids": ("int32", (m,)),
+            "positions": ("int32", (m,)),
+            "mask": ("int32", (m, -(-m // 32))),
+            "history_length": ("int32", (1,)),
+            "kv4_length": ("int32", (1,)),
+            "head_slots": ("int32", (h,)),
+        }
+        specs = dict(inputs)
+        for node in self.nodes:
+            made = OPERATORS[node.op].output_specs(node.attributes, m, h)
+            for name, spec in zip(node.outputs, made, strict=False):
+                if name and name not in self._kv.workspace and (name != "logits" or state.logits):
+                    specs[name] = spec
+        offsets, size = place(_lifetimes(self.nodes, specs, set(inputs), keep_tensors))
+        block = engine.arena(size)
+        self.arrays: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(block, dtype, int(np.prod(shape)), offsets[name]).reshape(shape)
+            for name, (dtype, shape) in specs.items()
+        }
+        for name, rows in self._kv.workspace.items():
+            self.arrays[name] = rows[:m]
+        tensors = {**engine._weights, **self._kv.history, **self.arrays}
+        calls = [build_call(node, tensors, m, h) for node in self.nodes]
+        needs = [lib.workspace_bytes(op, record, self._pool.threads) for op, record in calls]
+        self._workspace = aligned_bytes(max(needs))
+        for (_, record), need in zip(calls, needs, strict=True):
+            if need:
+                record.workspace = self._workspace.ctypes.data
+        try:
+            self._plan = lib.Plan(calls)
+        except lib.PlanError as error:
+            raise UserError(f"{engine.bundle.path}: {error}: export the bundle again") from None
+        self._keep = tensors  # what the records point at
+        self._token_ids = self.arrays["token_ids"]
+        self._positions = self.arrays["positions"]
+        self._mask = self.arrays["mask"]
+        self._history_length = self.arrays["history_length"]
+        self._kv4_length = self.arrays["kv4_length"]
+        self._head_slots = self.arrays["head_slots"]
+        self._ids = self.arrays["next_token_ids"]
+        self._probability = self.arrays["probability"]
+        self._logits = self.arrays.get("logits")
+
+    def set_window(self, window: Window) -> None:
+        self._token_ids[:] = window.token_ids
+        self._positions[:] = window.positions
+        self._mask[:] = window.mask
+        self._history_length[0] = window.history_length
+        self._kv4_length[0] = window.kv4_length
+        self._head_slots[:] = window.head_slots
+
+    def run(self) -> None:
+        self._plan.run(self._pool)
+
+    def run_profiled(self) -> list[int]:
+        return self._plan.profile(self._pool)
+
+    def output(self) -> StepOutput:
+        logits = None if self._logits is None else self._logits.copy()
+        return StepOutput(self._ids.copy(), self._probability.copy(), logits)
+
+
+def _lifetimes(
+    nodes: Sequence[Node], specs: Mapping[str, Spec], inputs: set[str], keep: bool
+) -> dict[str, Lifetime]:
+    """Lifetime of every tensor; inputs and outputs live throughout, as all do with ``keep``."""
+    first: dict[str, int] = dict.fromkeys(inputs, 0)
+    last: dict[str, int] = {}
+    for step, node in enumerate(nodes):
+        for name in node.outputs:
+            first.setdefault(name, step)
+            last[name] = step
+        for name in node.inputs:
+            last[name] = step
+    end = len(nodes)
+    whole = inputs | {"next_token_ids", "probability", "logits"}
+    lifetimes = {}
+    for name, (dtype, shape) in specs.items():
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        always = keep or name in whole
+        lifetimes[name] = Lifetime(
+            size, 0 if always else first[name], end if always else last[name]
+        )
+    return lifetimes

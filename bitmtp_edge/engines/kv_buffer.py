@@ -1,0 +1,80 @@
+"""The KV buffer of one segment in host memory: ``capacity`` history rows, then the workspace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError
+from ..operators import Node, Spec, kv_row_specs
+
+ALIGNMENT = 256
+
+_PORTS = (
+    ("history", "new_rows"),
+    ("history_refinement", "new_refinement"),
+    ("history_scale", "new_scale"),
+)
+
+
+def aligned_bytes(size: int) -> NDArray[np.uint8]:
+    """Zeroed bytes at an address that is a multiple of 256."""
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+class KVBuffer:
+    """Planes of every layer, slot-major: ``history`` and ``workspace`` views by tensor name.
+
+    capacity: history rows. max_width: workspace rows. nodes: the graph's nodes, whose attention
+    nodes name and shape the planes.
+    """
+
+    def __init__(self, nodes: Sequence[Node], capacity: int, max_width: int) -> None:
+        self.capacity = capacity
+        self.planes: list[NDArray[np.generic]] = []
+        self.history: dict[str, NDArray[np.generic]] = {}
+        self.workspace: dict[str, NDArray[np.generic]] = {}
+        slots = capacity + max_width
+        layout: list[tuple[str, str, Spec]] = []  # history's name, new rows' name, spec
+        for node in nodes:
+            if node.op == "NestedKVAttention":
+                for (history, rows), spec in zip(
+                    _PORTS, kv_row_specs(node.attributes, slots), strict=False
+                ):
+                    layout.append((node.input(history), node.output(rows), spec))
+        sizes = [_bytes(spec) for *_, spec in layout]
+        try:
+            block = aligned_bytes(sum(sizes))
+        except MemoryError:
+            raise UserError(
+                f"no memory for a KV buffer of {slots} rows ({sum(sizes) / 2**20:.0f} MiB): use a "
+                "shorter context"
+            ) from None
+        offset = 0
+        for (history, rows, (dtype, shape)), size in zip(layout, sizes, strict=True):
+            array = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
+            offset += size
+            self.planes.append(array)
+            self.history[history] = array[:capacity]
+            self.workspace[rows] = array[capacity:]
+
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        """Copies workspace rows ``rows`` to history rows ``at, at+1, ...``."""
+        for history, workspace in zip(self.history.values(), self.workspace.values(), strict=True):
+            history[at : at + len(rows)] = workspace[list(rows)]
+
+    def copy_history(self, other: KVBuffer, rows: int) -> None:
+        """Takes the first ``rows`` history rows of ``other``."""
+        for mine, theirs in zip(self.planes, other.planes, strict=True):
+            mine[:rows] = theirs[:rows]
+
+
+def _bytes(spec: Spec) -> int:
+    dtype, shape = spec
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,94 @@
+"""Which engines there are, which work here, and how one is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..bundle import Bundle
+from ..errors import UserError
+from .base import Engine
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """threads: 0 takes every processor. provider: ONNX Runtime's provider, None its CPU."""
+
+    threads: int = 0
+    provider: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """unavailable: why the engine does not work here, or None. open: makes it over a bundle."""
+
+    summary: str
+    unavailable: Callable[[], str | None]
+    open: Callable[[Bundle, EngineOptions], Engine]
+
+
+def _cpu_unavailable() -> str | None:
+    from . import cpu_library
+
+    try:
+        cpu_library.isas()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _open_cpu(bundle: Bundle, options: EngineOptions) -> Engine:
+    from .cpu import CpuEngine
+
+    return CpuEngine(bundle, threads=options.threads)
+
+
+def _onnxruntime_unavailable() -> str | None:
+    from .onnxruntime import import_onnxruntime
+
+    try:
+        import_onnxruntime()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _open_onnxruntime(bundle: Bundle, options: EngineOptions) -> Engine:
+    from .onnxruntime import OnnxRuntimeEngine
+
+    return OnnxRuntimeEngine(bundle, provider=options.provider, threads=options.threads)
+
+
+ENGINES: dict[str, EngineKind] = {
+    "cpu": EngineKind("our kernels on the processor", _cpu_unavailable, _open_cpu),
+    "onnxruntime": EngineKind(
+        "the exported file with its reference bodies: slow, trusted",
+        _onnxruntime_unavailable,
+        _open_onnxruntime,
+    ),
+}
+
+# The order in which "auto" tries: onnxruntime is an oracle, never a choice.
+AUTO = ("cpu",)
+
+
+def open_engine(name: str, bundle: Bundle, options: EngineOptions | None = None) -> Engine:
+    """Opens engine ``name``, or with "auto" the first of :data:`AUTO` that works here.
+
+    Raises UserError for an unknown engine, or with the reason why it does not work.
+    """
+    options = options or EngineOptions()
+    if name == "auto":
+        reasons = []
+        for candidate in AUTO:
+            reason = ENGINES[candidate].unavailable()
+            if reason is None:
+                return ENGINES[candidate].open(bundle, options)
+            reasons.append(f"{candidate}: {reason}")
+        raise UserError(f"no engine works here ({'; '.join(reasons)})")
+    if name not in ENGINES:
+        raise UserError(f"no engine {name!r}: choose auto, {', '.join(ENGINES)}")
+    reason = ENGINES[name].unavailable()
+    if reason is not None:
+        raise UserError(f"engine {name} does not work here: {reason}")
+    return ENGINES[name].open(bundle, options)

@@ -1,0 +1,76 @@
+"""What a bundle holds and what it costs, from its manifest alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .bundle import WEIGHTS_FILE, Bundle
+from .operators import Node, kv_row_specs
+
+
+def kv_bytes_per_token(bundle: Bundle) -> dict[str, int]:
+    """Bytes that one token's K and V take over all layers: in fp16, KV8 (both planes) and KV4.
+
+    KV8 and KV4 count their fp16 scales, one for each K and V head.
+    """
+    model = bundle.model
+    heads = 2 * model.num_layers * model.num_kv_heads
+    dim = model.head_dim
+    return {"fp16": heads * dim * 2, "kv8": heads * (dim + 2), "kv4": heads * (dim // 2 + 2)}
+
+
+def plane_bytes(bundle: Bundle) -> dict[str, int]:
+    """Bytes of weights.bin by plane: base, refinement, scales, and the rest under "other"."""
+    planes = {"base": 0, "refinement": 0, "scales": 0, "other": 0}
+    for name, entry in bundle.tensors.items():
+        plane = name.rpartition(".")[2]
+        planes[plane if plane in planes else "other"] += entry.bytes
+    return planes
+
+
+def role_weight_bytes(bundle: Bundle, role: str) -> int:
+    """Bytes of packed weights that one step of ``role`` reads, the embedding's single rows apart."""
+    read: set[str] = set()
+    for node in bundle.nodes(role):
+        if node.op != "TokenEmbedding":
+            read.update(name for name in node.inputs if name in bundle.tensors)
+    return sum(bundle.tensors[name].bytes for name in read if name != "rotary")
+
+
+def kv_buffer_bytes(bundle: Bundle, segment: int) -> int:
+    """Bytes of the KV buffer of ``segment`` history rows and M_max workspace rows."""
+    per_row = sum(_kv_row_bytes(node) for node in bundle.nodes("verify"))
+    return per_row * (segment + bundle.replay.max_width)
+
+
+def _kv_row_bytes(node: Node) -> int:
+    if node.op != "NestedKVAttention":
+        return 0
+    sizes = {"int32": 4, "float16": 2}
+    return sum(sizes[dtype] * shape[1] for dtype, shape in kv_row_specs(node.attributes, 1))
+
+
+def summarise(bundle: Bundle) -> dict[str, Any]:
+    """Everything that ``inspect --json`` prints."""
+    replay = bundle.replay
+    return {
+        "path": str(bundle.path),
+        "sdk": bundle.manifest.sdk,
+        "model": asdict(bundle.model),
+        "decoding": asdict(bundle.decoding),
+        "operators": list(bundle.manifest.operators),
+        "nodes": {role: len(nodes) for role, nodes in bundle.manifest.graphs.items()},
+        "files": {name: entry.bytes for name, entry in sorted(bundle.manifest.files.items())},
+        "weights_bytes": bundle.manifest.files[WEIGHTS_FILE].bytes,
+        "plane_bytes": plane_bytes(bundle),
+        "step_weight_bytes": {r: role_weight_bytes(bundle, r) for r in ("draft", "verify")},
+        "kv_bytes_per_token": kv_bytes_per_token(bundle),
+        "replay_states": [
+            {"role": role, "width": width, "segment": segment}
+            for segment in replay.segments
+            for role, widths in (("draft", replay.draft_widths), ("verify", replay.verify_widths))
+            for width in widths
+        ],
+        "kv_buffer_bytes": {str(s): kv_buffer_bytes(bundle, s) for s in replay.segments},
+    }
