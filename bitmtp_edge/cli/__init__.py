@@ -78,6 +78,7 @@ cli = VerbGroup(
     __name__,
     Path(__file__).parent,
     help="Low-bit language models with multi-token decoding on edge devices.",
+    no_args_is_help=False,  # `main` does it: click's own way has another exit code in each release
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 click.version_option(__version__, prog_name=PROGRAM)(cli)
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except click.Abort as abort:
-        if isinstance(abort.__cause__, EOFError):
+        if isinstance(abort.__context__, EOFError):
             return _report("the input ended early")
         return INTERRUPTED
     except KeyboardInterrupt:

@@ -76,7 +76,7 @@ def verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[frame.Ver
     for verb, source in VERBS.items():
         (folder / f"{verb}.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    group = frame.VerbGroup("sample_verbs", folder)
+    group = frame.VerbGroup("sample_verbs", folder, no_args_is_help=False)
     monkeypatch.setattr(frame, "cli", group)
     yield group
     for module in [name for name in sys.modules if name.partition(".")[0] == "sample_verbs"]:
