@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,10 @@ class Engine(ABC):
     def grow(self, segment: int, rows: int) -> None:
         """Moves to a KV buffer of ``segment`` history rows, copying the first ``rows``; the
         workspace is not copied."""
+
+    def tensors(self) -> dict[str, NDArray[Any]] | None:
+        """Every tensor of the last replay by name, weights apart; None if they were not kept."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

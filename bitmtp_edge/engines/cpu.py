@@ -86,10 +86,11 @@ class CpuEngine(Engine):
         self._last = None
         self._pool.close()
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Copies of the last replay's tensors by name, weights apart (``keep_tensors`` only)."""
-        assert self._keep_tensors and self._last is not None
-        return {name: array.copy() for name, array in self._last.arrays.items()}
+    def tensors(self) -> dict[str, NDArray[Any]] | None:
+        if not self._keep_tensors or self._last is None:
+            return None
+        seen = {**self._last.arrays, **self._kv.history}
+        return {name: array.copy() for name, array in seen.items()}
 
     def profile(self, state: ReplayState, window: Window) -> list[tuple[Node, int]]:
         """One step, and the nanoseconds that each node took."""

@@ -12,10 +12,12 @@ from .base import Engine
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """threads: 0 takes every processor. provider: ONNX Runtime's provider, None its CPU."""
+    """threads: 0 takes every processor. provider: ONNX Runtime's provider, None its CPU.
+    keep_tensors: the engine keeps every tensor of a step for :meth:`Engine.tensors`."""
 
     threads: int = 0
     provider: str | None = None
+    keep_tensors: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def _cpu_unavailable() -> str | None:
 def _open_cpu(bundle: Bundle, options: EngineOptions) -> Engine:
     from .cpu import CpuEngine
 
-    return CpuEngine(bundle, threads=options.threads)
+    return CpuEngine(bundle, threads=options.threads, keep_tensors=options.keep_tensors)
 
 
 def _onnxruntime_unavailable() -> str | None:

@@ -1,0 +1,86 @@
+"""``doctor``: what of the SDK works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .engines.registry import ENGINES
+
+Status = Literal["ok", "missing", "untested"]
+
+# Package on PyPI -> the extra that brings it and what needs it.
+_OPTIONAL = {
+    "onnx": ("export", "export, verify"),
+    "gguf": ("export", "export of GGUF files"),
+    "safetensors": ("export", "export of Hugging Face folders"),
+    "onnxruntime": ("export", "engine onnxruntime, verify"),
+}
+
+# What the SDK is to have and this version does not, so that nobody looks for a fault of theirs.
+_ABSENT = {
+    "engine cuda": "not in this version",
+    "engine tensorrt": "not in this version; nothing here was run on a Jetson",
+    "energy": "no meter in this version: the field energy is null",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, how it stands, the detail or the fix."""
+
+    subject: str
+    status: Status
+    detail: str
+
+
+def examine() -> Iterator[Finding]:
+    """Looks at this machine. Nothing heavy is imported but what an engine's own probe imports."""
+    machine = f"{platform.system()} {platform.machine()}"
+    yield Finding("python", "ok", f"{platform.python_version()} on {machine} ({sys.executable})")
+    yield from _cpu_library()
+    for name, kind in ENGINES.items():
+        reason = kind.unavailable()
+        yield Finding(f"engine {name}", "missing" if reason else "ok", reason or kind.summary)
+    if ENGINES["onnxruntime"].unavailable() is None:
+        from .engines.onnxruntime import import_onnxruntime
+
+        runtime = import_onnxruntime()
+        providers = ", ".join(runtime.get_available_providers())
+        yield Finding("onnxruntime providers", "ok", f"{providers} (version {runtime.__version__})")
+    for package, (extra, purpose) in _OPTIONAL.items():
+        version = _version(package)
+        if version is None and package == "onnxruntime":
+            version = _version("onnxruntime-gpu")
+        if version is None:
+            fix = f"for {purpose}: pip install 'bitmtp-edge[{extra}]'"
+            yield Finding(f"package {package}", "missing", fix)
+        else:
+            yield Finding(f"package {package}", "ok", f"{version}, for {purpose}")
+    for subject, reason in _ABSENT.items():
+        yield Finding(subject, "missing", reason)
+
+
+def _cpu_library() -> Iterator[Finding]:
+    from .engines import cpu_library as lib
+
+    if ENGINES["cpu"].unavailable() is not None:
+        return  # the engine's own line says why
+    with lib.Pool(0) as pool:
+        threads = pool.threads
+    best, *others = lib.isas()
+    detail = f"{best} in use, {threads} threads"
+    yield Finding("cpu kernels", "ok", detail + (f" (also {', '.join(others)})" if others else ""))
+    if platform.machine() == "aarch64":
+        yield Finding("cpu kernels on Arm", "untested", "swept under emulation only, never timed")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
