@@ -1,0 +1,121 @@
+"""One reply: the decoding loop tied to the rules that end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any, Literal
+
+from bitmtp_edge.decode.loop import Decoder
+from bitmtp_edge.decode.stopping import StopRules, StopScanner
+from bitmtp_edge.text.tokenizer import Tokenizer
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """A reply and its figures; ``dataclasses.asdict`` of it is what ``run --json`` prints.
+
+    finish_reason: "stop", a stop token or stop string; "length", max_new_tokens were generated;
+    "context", the context was full before that; "interrupted", Ctrl-C.
+
+    reused_tokens: prompt tokens whose rows were kept from the turn before. iterations, draft_steps,
+    verify_steps: of the decoding loop, without prefill. accepted_lengths: accepted drafts of each
+    iteration; what follows the end of the reply in its block is counted here, and nowhere else.
+    tokens_per_iteration is generated_tokens / iterations. decode_s starts after prefill, and
+    tokens_per_s is generated_tokens / decode_s. A quotient is 0 where its divisor is.
+
+    energy is null as long as there is no meter; energy_reason says why.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    reused_tokens: int
+    generated_tokens: int
+    iterations: int
+    tokens_per_iteration: float
+    accepted_lengths: list[int]
+    draft_steps: int
+    verify_steps: int
+    prefill_s: float
+    decode_s: float
+    tokens_per_s: float
+    engine: str
+    policy: str
+    policy_settings: dict[str, Any]
+    sampling: dict[str, Any]
+    energy: dict[str, Any] | None = None
+    energy_reason: str | None = "this version has no power meter"
+
+
+def generate(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    prompt_ids: Sequence[int],
+    max_new_tokens: int,
+    stop_rules: StopRules,
+    on_text: Callable[[str], None] | None = None,
+    on_prefill: Callable[[int, int], None] | None = None,
+) -> GenerationResult:
+    """Decodes the reply to ``prompt_ids``; ``on_text`` gets its text as it becomes certain.
+
+    Afterwards the decoder's sequence is the prompt and ``token_ids``, so that a next turn which
+    begins with them prefills only what is new. Ctrl-C ends the reply, not the program: the result
+    is then the part whose text was released. Raises UserError, before any step, for a prompt that
+    the context cannot hold, or ``max_new_tokens`` below 1.
+    """
+    scanner = StopScanner(tokenizer, stop_rules, max_new_tokens)
+    room = decoder.context - len(prompt_ids)
+    if 1 <= room < max_new_tokens:
+        scanner = StopScanner(tokenizer, stop_rules, room)
+    reason: FinishReason = "interrupted"
+    accepted: list[int] = []
+    reused = 0
+    decode_began: float | None = None
+    steps = dict(decoder.steps)
+    began = perf_counter()
+    try:
+        reused = decoder.prefill(prompt_ids, on_prefill)
+        steps = dict(decoder.steps)
+        decode_began = perf_counter()
+        for iteration in decoder.iterations(len(prompt_ids) + max_new_tokens):
+            accepted.append(iteration.accepted)
+            result = scanner.push(iteration.tokens)
+            if result.text and on_text is not None:
+                on_text(result.text)
+            if result.finish_reason is not None:
+                reason = result.finish_reason
+                break
+    except KeyboardInterrupt:
+        pass
+    ended = perf_counter()
+    token_ids = scanner.ids
+    decoder.truncate(len(prompt_ids) + len(token_ids))
+    if reason == "length" and len(token_ids) < max_new_tokens:
+        reason = "context"
+    prefill_s = (ended if decode_began is None else decode_began) - began
+    decode_s = ended - began - prefill_s
+    return GenerationResult(
+        text=tokenizer.decode(token_ids),
+        token_ids=token_ids,
+        finish_reason=reason,
+        prompt_tokens=len(prompt_ids),
+        reused_tokens=reused,
+        generated_tokens=len(token_ids),
+        iterations=len(accepted),
+        tokens_per_iteration=len(token_ids) / len(accepted) if accepted else 0.0,
+        accepted_lengths=accepted,
+        draft_steps=decoder.steps["draft"] - steps["draft"],
+        verify_steps=decoder.steps["verify"] - steps["verify"],
+        prefill_s=prefill_s,
+        decode_s=decode_s,
+        tokens_per_s=len(token_ids) / decode_s if decode_s > 0 else 0.0,
+        engine=decoder.engine.name,
+        policy=decoder.policy.name,
+        policy_settings=asdict(decoder.policy),
+        sampling=asdict(decoder.sampling),
+    )

@@ -1,0 +1,150 @@
+"""Speculative decoding returns exactly the autoregressive tokens, whatever happens on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from bitmtp_edge.decode.loop import Decoder
+from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from bitmtp_edge.decode.replay_states import ReplayStates
+
+from .fake_engines import HashEngine
+
+SEGMENTS = (8, 16, 32, 64)
+
+
+def random_states(draw: random.Random, gamma: int) -> ReplayStates:
+    extra = draw.sample(range(1, 12), draw.randrange(3))
+    return ReplayStates(
+        SEGMENTS, (1,), (1, gamma + 1, *extra), draw.randint(1, 12), draw.randint(4, 64)
+    )
+
+
+def random_prompt(draw: random.Random, decoder: Decoder, vocab: int) -> list[int]:
+    """A new prompt, or one that goes on from a part of the sequence there is."""
+    longest = decoder.context - 1
+    known = decoder.prefix.tokens
+    kept = known[: draw.randint(0, len(known))] if draw.random() < 0.7 else []
+    new = [draw.randrange(vocab) for _ in range(draw.randint(1, 12))]
+    return (kept + new)[-longest:] if draw.random() < 0.1 else (kept[: longest - 1] + new)[:longest]
+
+
+def interrupt_at(draw: random.Random, engine: HashEngine) -> Callable[[], None]:
+    """Raises KeyboardInterrupt at some promoted row from now on, once."""
+    countdown = draw.randrange(20)
+
+    def tick() -> None:
+        nonlocal countdown
+        countdown -= 1
+        if countdown == 0:
+            raise KeyboardInterrupt
+
+    return tick
+
+
+def play(seed: int, policy: Policy, states: ReplayStates, draw: random.Random) -> None:
+    """A few turns on one decoder, each compared with the model's own reply."""
+    engine = HashEngine(states, noise=draw.choice((0, 2, 4, 16)))
+    decoder = Decoder(engine, states, policy, check=seed % 50 == 0)
+    for _ in range(draw.randint(1, 3)):
+        prompt = random_prompt(draw, decoder, engine.vocab)
+        limit = min(len(prompt) + draw.randint(1, 24), states.context)
+        stop = draw.randrange(2 * engine.vocab)  # half of them no token at all
+        engine.before_write = interrupt_at(draw, engine) if draw.random() < 0.2 else lambda: None
+        expected = engine.reply(prompt, limit - len(prompt))
+        got: list[int] = []
+        stopped = False
+        try:
+            decoder.prefill(prompt)
+            for iteration in decoder.iterations(limit):
+                got += iteration.tokens
+                if stop in iteration.tokens:
+                    stopped = True
+                    break
+        except KeyboardInterrupt:
+            stopped = True
+        assert got == expected[: len(got)]
+        assert stopped or len(got) == len(expected)
+        if got and stopped and draw.random() < 0.5:  # a reply may be cut anywhere
+            got = got[: draw.randint(0, len(got))]
+        if stopped or draw.random() < 0.5:
+            decoder.truncate(len(prompt) + len(got))
+            assert decoder.prefix.tokens == prompt + got
+        decoder.prefix.check()
+        if got and draw.random() < 0.3:  # a stopped reply can also just go on
+            engine.before_write = lambda: None
+            rest = [token for it in decoder.iterations(limit) for token in it.tokens]
+            assert got + rest == expected
+
+
+@pytest.mark.parametrize("gamma", range(1, 9))
+def test_nested_equals_autoregressive(gamma: int) -> None:
+    for seed in range(400):
+        draw = random.Random(1000 * gamma + seed)
+        kv4 = draw.choice((None, 0, 16))
+        policy = NestedSelfSpeculation(gamma, kv4_from_segment=kv4, recent_n=draw.choice((0, 5)))
+        play(seed, policy, random_states(draw, gamma), draw)
+
+
+def test_autoregressive_equals_the_model() -> None:
+    for seed in range(300):
+        draw = random.Random(seed)
+        play(seed, AutoRegressive(), random_states(draw, 4), draw)
+
+
+def test_policies_take_turns_on_one_sequence() -> None:
+    states = ReplayStates(SEGMENTS, (1,), (1, 3, 6), 8, 64)
+    engine = HashEngine(states)
+    decoder = Decoder(engine, states, AutoRegressive())
+    prompt = [3, 1, 4, 1, 5]
+    decoder.prefill(prompt)
+    for length, policy in ((20, NestedSelfSpeculation(5)), (30, AutoRegressive()), (60, None)):
+        decoder.policy = policy or NestedSelfSpeculation(2)
+        list(decoder.iterations(length))
+    assert decoder.prefix.tokens == prompt + engine.reply(prompt, 55)
+
+
+def test_drafts_see_tentative_rows_and_the_verifier_does_not() -> None:
+    """With a perfect draft every iteration commits gamma + 1 tokens, in windows at ``verified``."""
+    states = ReplayStates((64,), (1,), (1, 5), 8, 64)
+    engine = HashEngine(states, noise=0)
+    decoder = Decoder(engine, states, NestedSelfSpeculation(4), check=True)
+    decoder.prefill([1, 2, 3])
+    engine.replayed.clear()
+    assert [it.accepted for it in decoder.iterations(13)] == [4, 4]
+    starts = [(state.role, window.history_length) for state, window in engine.replayed]
+    assert starts[:5] == [("draft", 2), ("draft", 3), ("draft", 4), ("draft", 5), ("verify", 2)]
+    assert starts[5:] == [("draft", 7), ("draft", 8), ("draft", 9), ("draft", 10), ("verify", 7)]
+
+
+def test_growth_copies_history_once_and_never_inside_an_iteration() -> None:
+    states = ReplayStates((8, 16, 32), (1,), (1, 4), 4, 32)
+    engine = HashEngine(states)
+    decoder = Decoder(engine, states, NestedSelfSpeculation(3))
+    decoder.prefill([1, 2])
+    for _ in decoder.iterations(32):
+        # Room for what is committed and the next drafts was made before the iteration began.
+        assert all(rows <= decoder.prefix.verified for _, rows in engine.grown)
+    assert [segment for segment, _ in engine.grown] == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ("segment", "recent", "expected"),
+    [(8, 0, [0, 0]), (16, 0, [8, 9]), (16, 3, [5, 6]), (16, 100, [0, 0])],
+)
+def test_kv4_drafting_depends_on_the_segment(
+    segment: int, recent: int, expected: list[int]
+) -> None:
+    states = ReplayStates((8, 16), (1,), (1, 3), 4, 16)
+    engine = HashEngine(states, segment=16 if segment == 16 else 8)
+    policy = NestedSelfSpeculation(2, kv4_from_segment=16, recent_n=recent)
+    decoder = Decoder(engine, states, policy)
+    prompt = list(range(9)) if segment == 16 else [1, 2, 3]
+    decoder.prefill(prompt)
+    engine.replayed.clear()
+    next(decoder.iterations(16))
+    lengths = [(state.role, window.kv4_length) for state, window in engine.replayed]
+    assert lengths == [("draft", expected[0]), ("draft", expected[1]), ("verify", 0)]
