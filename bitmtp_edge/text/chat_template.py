@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
@@ -25,7 +25,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         """Compile ``source``; the two tokens are variables of the same names in it.
 
-        Raises UserError on a syntax error.
+        Raises UserError if it is no template.
         """
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
@@ -44,8 +44,10 @@ class ChatTemplate:
                 f"the chat template has a syntax error in line {error.lineno}: "
                 f"{_one_line(error.message)}; mend it, or export with another template"
             ) from error
-        except RecursionError as error:
-            raise UserError("the chat template is nested too deeply to be read") from error
+        except Exception as error:  # such as nesting too deep for Python
+            raise UserError(
+                f"the chat template cannot be compiled: {type(error).__name__}: {_one_line(error)}"
+            ) from error
 
     def render(
         self,
@@ -76,7 +78,7 @@ class _Refused(Exception):
 class _GenerationBlock(Extension):
     """``{% generation %}`` marks replies for training; in a prompt it changes nothing."""
 
-    tags = {"generation"}
+    tags: ClassVar = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -233,8 +233,8 @@ def _pre_tokenizer(metadata: Mapping[str, Any]) -> _PreTokenizer:
     return known
 
 
-def _merges(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    pairs: dict[tuple[str, str], None] = {}  # the first rank of a repeated merge counts
+def _merges(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> list[str]:
+    merges: dict[str, None] = {}  # the first rank of a repeated merge counts
     for rank, merge in enumerate(_list(metadata, "tokenizer.ggml.merges")):
         left, _, right = merge.partition(" ")
         if not {left, right, left + right} <= vocabulary.ids.keys():
@@ -242,8 +242,8 @@ def _merges(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> list[tuple[
                 f"tokenizer.ggml.merges has {merge!r} at {rank}, which joins or makes a token that "
                 "the vocabulary lacks; the GGUF file is damaged"
             )
-        pairs[left, right] = None
-    return list(pairs)
+        merges[merge] = None
+    return list(merges)
 
 
 def _bos_processor(
