@@ -1,0 +1,1 @@
+"""Quantisation: float weights to the integer codes of the bundle."""
