@@ -75,8 +75,9 @@ class DecodingDefaults:
     """What ``run`` and ``chat`` do unless told otherwise.
 
     kv4_from_segment: segments of at least this capacity draft from the KV base plane, all but the
-    newest ``recent_n`` tokens; None: never. stop_ids end a reply. bos_id goes before a prompt, if
-    there is one.
+    newest ``recent_n`` tokens; None: never. stop_ids end a reply. bos_id is what a chat template
+    means by ``bos_token``; the tokenizer itself puts it before a plain text where the checkpoint
+    asks for it.
     """
 
     policy: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from functools import cache
 from typing import Any, TypeVar
 
 from .errors import UserError
@@ -20,8 +21,7 @@ def read_record(cls: type[T], value: object, where: str) -> T:
     """
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected an object, found {_kind(value)}")
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints, fields = _schema(cls)
     unknown = sorted(set(value) - set(fields))
     if unknown:
         raise UserError(
@@ -34,6 +34,11 @@ def read_record(cls: type[T], value: object, where: str) -> T:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{where}: field {name!r} is missing")
     return cls(**arguments)
+
+
+@cache
+def _schema(cls: type) -> tuple[dict[str, Any], dict[str, dataclasses.Field[Any]]]:
+    return typing.get_type_hints(cls), {field.name: field for field in dataclasses.fields(cls)}
 
 
 def _kind(value: object) -> str:
