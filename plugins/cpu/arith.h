@@ -37,6 +37,7 @@ BITMTP_INLINE f8 broadcast(float x) { return f8{x, x, x, x, x, x, x, x}; }
 BITMTP_INLINE i8 broadcast(int32_t x) { return i8{x, x, x, x, x, x, x, x}; }
 BITMTP_INLINE f8 select(i8 mask, f8 a, f8 b) { return mask ? a : b; }
 BITMTP_INLINE i8 select(i8 mask, i8 a, i8 b) { return mask ? a : b; }
+BITMTP_INLINE f8 to_float(i8 x) { return __builtin_convertvector(x, f8); }
 BITMTP_INLINE i8 as_bits(f8 x) { return reinterpret_cast<i8>(x); }
 BITMTP_INLINE f8 as_float(i8 x) { return reinterpret_cast<f8>(x); }
 BITMTP_INLINE f8 load8(const float *p) {
@@ -81,6 +82,7 @@ BITMTP_INLINE i8 operator>>(i8 a, int32_t n) { return i8{a.low >> n, a.high >> n
 BITMTP_INLINE i8 operator>(i8 a, i8 b) { return i8{a.low > b.low, a.high > b.high}; }
 BITMTP_INLINE f8 select(i8 mask, f8 a, f8 b) { return f8{mask.low ? a.low : b.low, mask.high ? a.high : b.high}; }
 BITMTP_INLINE i8 select(i8 mask, i8 a, i8 b) { return i8{mask.low ? a.low : b.low, mask.high ? a.high : b.high}; }
+BITMTP_INLINE f8 to_float(i8 x) { return f8{__builtin_convertvector(x.low, f4), __builtin_convertvector(x.high, f4)}; }
 BITMTP_INLINE i8 as_bits(f8 x) { return i8{reinterpret_cast<i4>(x.low), reinterpret_cast<i4>(x.high)}; }
 BITMTP_INLINE f8 as_float(i8 x) { return f8{reinterpret_cast<f4>(x.low), reinterpret_cast<f4>(x.high)}; }
 BITMTP_INLINE f8 load8(const float *p) {
@@ -118,6 +120,31 @@ BITMTP_INLINE f8 clamp(f8 x, float low, float high) {
 
 BITMTP_INLINE float combine_lanes(f8 l) { return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])); }
 
+// The same for eight sums at once: lane k of the result is combine_lanes(l[k]).
+BITMTP_INLINE f8 combine_eight(const f8 (&l)[kLanes]) {
+#if defined(__AVX2__)
+  __m256 x[4];  // x[k]: what lane i and lane i+4 of l[k] and l[k+4] add up to
+  for (int32_t k = 0; k < 4; ++k) {
+    x[k] = _mm256_permute2f128_ps(l[k], l[k + 4], 0x20) + _mm256_permute2f128_ps(l[k], l[k + 4], 0x31);
+  }
+  const __m256 y = _mm256_shuffle_ps(x[0], x[1], 0x44) + _mm256_shuffle_ps(x[0], x[1], 0xEE);
+  const __m256 z = _mm256_shuffle_ps(x[2], x[3], 0x44) + _mm256_shuffle_ps(x[2], x[3], 0xEE);
+  return _mm256_shuffle_ps(y, z, 0x88) + _mm256_shuffle_ps(y, z, 0xDD);
+#else
+  f8 sums;
+  f4 x[kLanes];
+  for (int32_t k = 0; k < kLanes; ++k) x[k] = l[k].low + l[k].high;
+  const auto four = [](f4 a, f4 b, f4 c, f4 d) BITMTP_LAMBDA {
+    const f4 y = f4{a[0], a[1], b[0], b[1]} + f4{a[2], a[3], b[2], b[3]};
+    const f4 z = f4{c[0], c[1], d[0], d[1]} + f4{c[2], c[3], d[2], d[3]};
+    return f4{y[0], y[2], z[0], z[2]} + f4{y[1], y[3], z[1], z[3]};
+  };
+  sums.low = four(x[0], x[1], x[2], x[3]);
+  sums.high = four(x[4], x[5], x[6], x[7]);
+  return sums;
+#endif
+}
+
 // A zero term leaves a lane's bits alone (a lane starts at +0 and so never is -0): padding a tail with zeros is exact.
 BITMTP_INLINE float lane_sum(const float *x, int32_t n) {
   f8 acc = {};
@@ -154,9 +181,7 @@ constexpr float kExpLow = -87.3f;
 constexpr float kExpHigh = 88.3f;
 
 BITMTP_INLINE f8 exp8(f8 x) {
-  // The selects put kExpLow in the place of a NaN: 2^n below stays defined.
-  x = select(x > broadcast(kExpLow), x, broadcast(kExpLow));
-  x = select(x < broadcast(kExpHigh), x, broadcast(kExpHigh));
+  x = clamp(x, kExpLow, kExpHigh);  // keeps a NaN, and p below hands it on
   const f8 shifted = x * broadcast(1.44269504f) + broadcast(kRounder);
   const f8 n = shifted - broadcast(kRounder);
   const f8 r = (x - n * broadcast(0.693359375f)) + n * broadcast(2.12194440e-4f);
