@@ -107,6 +107,7 @@ RULES = [
     StopRules(frozenset({END}), ("ab",)),
     StopRules(frozenset({END}), ("aab", "ba")),
     StopRules(frozenset({END}), ("abab", "bb", "b\n")),
+    StopRules(frozenset({END}), ("aba", "b")),
     StopRules(frozenset({END}), ("\n\n", "漢b", "漢\n")),
     StopRules(frozenset({END}), ("\ufffd",)),
     StopRules(frozenset({END}), ("a\ufffd", "\ufffdb")),
@@ -201,6 +202,9 @@ def test_the_stop_string_that_ends_first_wins_then_the_longest() -> None:
     assert run([ids], StopRules(stop_strings=("aaba", "ab"))) == ("ba", ids[:2], "stop")
     assert run([ids], StopRules(stop_strings=("b", "baab", "aab"))) == ("", [], "stop")
     assert run([ids], StopRules(stop_strings=("ab", "aab"))) == ("b", ids[:1], "stop")
+    # The same where one token completes both.
+    for ids in (words(b"a", b"b", b"a"), words(b"a", b"ba")):
+        assert run([ids], StopRules(stop_strings=("aba", "b"))) == ("a", words(b"a"), "stop")
 
 
 def test_the_name_of_a_control_token_is_a_stop_token() -> None:

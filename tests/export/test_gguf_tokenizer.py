@@ -62,7 +62,8 @@ def test_a_byte_without_a_token_gives_no_id_and_no_merge() -> None:
     he = built.id_of("he")
     assert built.encode("he") == [he]
     assert built.encode("!") == []
-    assert built.encode("h!e") == [built.id_of("h"), built.id_of("e")]
+    assert built.encode("->") == [built.id_of("->")]
+    assert built.encode("-!>") == [built.id_of("-"), built.id_of(">")]
     assert built.encode("he!\x04") == [he]
 
 

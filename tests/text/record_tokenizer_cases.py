@@ -21,6 +21,8 @@ DATA = Path(__file__).parents[1] / "data"
 PRE_TOKENIZERS = ("smollm", "llama-bpe", "qwen2", "gpt-2", "default")
 
 TEXTS = [
+    # Neighbours of a byte without a token, which would merge if it were not there.
+    *("-\x04>", "->", "-!>", ">", "\u6f22\x04->\U00040000->!"),
     "",
     *(" " * count for count in (1, 2, 3, 7, 16, 33)),
     *("\n" * count for count in (1, 2, 5)),
@@ -226,7 +228,7 @@ def synthetic_metadata() -> dict[str, Any]:
         "\u6f22",
         "\U0001f600",
     ]
-    words += ["  ", "    ", "\n\n", " the", " h", " w", "\u00e9", "ab", "aba"]
+    words += ["->", "  ", "    ", "\n\n", " the", " h", " w", "\u00e9", "ab", "aba"]
     merges: list[str] = []
     for word in words:
         parts = [character[byte] for byte in word.encode()]
