@@ -156,7 +156,7 @@ class Decoder:
         return self.engine.replay(state, window)
 
     def _catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Prefill: verify steps over all pending tokens but the last; nobody reads their outputs."""
+        """Prefill: verify steps over all pending tokens but the last; outputs unread."""
         prefix = self.prefix
         total = len(prefix.tokens) - 1
         if prefix.drafted < total:
