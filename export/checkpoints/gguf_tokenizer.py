@@ -9,6 +9,10 @@ llama.cpp and the model's original tokenizer differ, this module sides with llam
 - ``add_space_prefix`` is accepted and changes no ids: llama.cpp applies it to SentencePiece
   vocabularies alone, and byte-level ones are what is read here;
 - a file that names no pre-tokenizer gets ``default``, which is not GPT-2's.
+
+Which characters are letters, digits or punctuation comes from the Unicode tables of the
+``tokenizers`` package. Where these are older than llama.cpp's, characters added to Unicode since
+may be cut differently: 80 of them for ``smollm``, 13 for ``default`` with tokenizers 0.23.
 """
 
 from __future__ import annotations

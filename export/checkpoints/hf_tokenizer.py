@@ -31,8 +31,8 @@ def text_assets(folder: str | Path) -> TextAssets:
     config = _read_object(folder / "config.json")
 
     bos_id = _named_id(tokenizer, named, "bos_token")
-    if bos_id is None:
-        bos_id = next(iter(_ids(generation, "bos_token_id") or _ids(config, "bos_token_id")), None)
+    if "bos_token" not in named:  # an explicit null means that there is none
+        bos_id = next(iter(_ids(config, "bos_token_id")), None)
     eos_id = _named_id(tokenizer, named, "eos_token")
     return TextAssets(
         tokenizer_json=tokenizer_json,
@@ -93,7 +93,10 @@ def _ids(config: dict[str, Any], key: str) -> list[int]:
     value = config.get(key)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(index) is int and index >= 0 for index in ids):
-        raise UserError(f"{key} is {value!r}: expected a token id or a list of them")
+        raise UserError(
+            f"{key} is {value!r} in config.json or generation_config.json: expected a token id or "
+            "a list of them; mend the file"
+        )
     return ids
 
 

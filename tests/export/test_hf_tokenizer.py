@@ -76,12 +76,14 @@ def test_tokens_given_as_text_or_object(tmp_path: Path, as_object: bool) -> None
 def test_end_ids_of_every_file(tmp_path: Path, eos: int | list[int], expected: list[int]) -> None:
     path = folder(
         tmp_path,
-        tokenizer_config={"eos_token": "</s>", "bos_token": None},
-        generation_config={"eos_token_id": eos, "bos_token_id": 2},
+        tokenizer_config={"eos_token": "</s>"},
+        generation_config={"eos_token_id": eos},
         config={"eos_token_id": 0, "bos_token_id": 1},
     )
     assets = hf_tokenizer.text_assets(path)
-    assert (assets.bos_id, assets.stop_ids) == (2, expected)
+    assert (assets.bos_id, assets.stop_ids) == (1, expected)
+    folder(path, tokenizer_config={"eos_token": "</s>", "bos_token": None})
+    assert hf_tokenizer.text_assets(path).bos_id is None
 
 
 def named(*names: str) -> dict[str, Any]:
