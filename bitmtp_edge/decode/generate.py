@@ -24,6 +24,7 @@ class GenerationResult:
     reused_tokens: prompt tokens whose rows were kept from the turn before. iterations, draft_steps,
     verify_steps: of the decoding loop, without prefill. accepted_lengths: accepted drafts of each
     iteration; what follows the end of the reply in its block is counted here, and nowhere else.
+    drafted_tokens: drafts of these iterations, accepted or not.
     tokens_per_iteration is generated_tokens / iterations. decode_s starts after prefill, and
     tokens_per_s is generated_tokens / decode_s. A quotient is 0 where its divisor is.
 
@@ -39,6 +40,7 @@ class GenerationResult:
     iterations: int
     tokens_per_iteration: float
     accepted_lengths: list[int]
+    drafted_tokens: int
     draft_steps: int
     verify_steps: int
     prefill_s: float
@@ -74,6 +76,7 @@ def generate(
         scanner = StopScanner(tokenizer, stop_rules, room)
     reason: FinishReason = "interrupted"
     accepted: list[int] = []
+    drafted = 0
     reused = 0
     decode_began: float | None = None
     steps = dict(decoder.steps)
@@ -84,6 +87,7 @@ def generate(
         decode_began = perf_counter()
         for iteration in decoder.iterations(len(prompt_ids) + max_new_tokens):
             accepted.append(iteration.accepted)
+            drafted += iteration.drafted
             result = scanner.push(iteration.tokens)
             if result.text and on_text is not None:
                 on_text(result.text)
@@ -109,6 +113,7 @@ def generate(
         iterations=len(accepted),
         tokens_per_iteration=len(token_ids) / len(accepted) if accepted else 0.0,
         accepted_lengths=accepted,
+        drafted_tokens=drafted,
         draft_steps=decoder.steps["draft"] - steps["draft"],
         verify_steps=decoder.steps["verify"] - steps["verify"],
         prefill_s=prefill_s,
