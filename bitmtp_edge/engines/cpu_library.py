@@ -1,0 +1,314 @@
+"""The CPU library through ctypes: the mirror of plugins/include/bitmtp/abi.h.
+
+Records hold plain addresses. Whoever fills one keeps the arrays behind it alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.resources
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_void_p
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError
+
+ABI_VERSION = 1
+
+FP16, INT8, TERNARY, DUAL = range(4)
+(
+    TOKEN_EMBEDDING,
+    RMS_NORM_QUANT,
+    TERNARY_LINEAR,
+    DUAL_PLANE_LINEAR,
+    NESTED_KV_ATTENTION,
+    GATED_ACT_QUANT,
+    GREEDY_HEAD,
+) = range(7)
+KV_FP16, KV_NESTED = range(2)
+SILU, RELU2 = range(2)
+
+
+class PlanError(ValueError):
+    """The library refused an operator's record: a size, kind or pointer in it is not valid."""
+
+
+# ---- records, with the field order of abi.h ------------------------------------------------------
+
+
+class Weight(ctypes.Structure):
+    _fields_ = (
+        ("table", c_void_p),
+        ("refinement", c_void_p),
+        ("scales", c_void_p),
+        ("kind", c_int32),
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("group_size", c_int32),
+    )
+
+
+class TokenEmbeddingArgs(ctypes.Structure):
+    _fields_ = (
+        ("token_ids", c_void_p),
+        ("mask_embeddings", c_void_p),
+        ("weight", Weight),
+        ("hidden", c_void_p),
+        ("M", c_int32),
+        ("P", c_int32),
+    )
+
+
+class RmsNormQuantArgs(ctypes.Structure):
+    _fields_ = (
+        ("hidden", c_void_p),
+        ("weight", c_void_p),
+        ("codes", c_void_p),
+        ("scale", c_void_p),
+        ("epsilon", c_float),
+        ("M", c_int32),
+        ("K", c_int32),
+    )
+
+
+class LinearArgs(ctypes.Structure):
+    _fields_ = (
+        ("codes", c_void_p),
+        ("act_scale", c_void_p),
+        ("weight", Weight),
+        ("residual", c_void_p),
+        ("out", c_void_p),
+        ("M", c_int32),
+    )
+
+
+class NestedKVAttentionArgs(ctypes.Structure):
+    _fields_ = (
+        ("qkv", c_void_p),
+        ("positions", c_void_p),
+        ("mask", c_void_p),
+        ("history_length", c_void_p),
+        ("kv4_length", c_void_p),
+        ("rotary", c_void_p),
+        ("history", c_void_p),
+        ("history_refinement", c_void_p),
+        ("history_scale", c_void_p),
+        ("qkv_bias", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("sub_norm", c_void_p),
+        ("codes", c_void_p),
+        ("scale", c_void_p),
+        ("new_rows", c_void_p),
+        ("new_refinement", c_void_p),
+        ("new_scale", c_void_p),
+        ("workspace", c_void_p),
+        ("softmax_scale", c_float),
+        ("epsilon", c_float),
+        ("M", c_int32),
+        ("H", c_int32),
+        ("Hkv", c_int32),
+        ("D", c_int32),
+        ("capacity", c_int32),
+        ("rotary_rows", c_int32),
+        ("kv_kind", c_int32),
+    )
+
+
+class GatedActQuantArgs(ctypes.Structure):
+    _fields_ = (
+        ("gate_up", c_void_p),
+        ("sub_norm", c_void_p),
+        ("codes", c_void_p),
+        ("scale", c_void_p),
+        ("epsilon", c_float),
+        ("M", c_int32),
+        ("F", c_int32),
+        ("activation", c_int32),
+    )
+
+
+class GreedyHeadArgs(ctypes.Structure):
+    _fields_ = (
+        ("codes", c_void_p),
+        ("act_scale", c_void_p),
+        ("head_slots", c_void_p),
+        ("weight", Weight),
+        ("token_ids", c_void_p),
+        ("probability", c_void_p),
+        ("logits", c_void_p),
+        ("workspace", c_void_p),
+        ("M", c_int32),
+        ("h", c_int32),
+        ("top_k", c_int32),
+    )
+
+
+class _Call(ctypes.Structure):
+    _fields_ = (("op", c_int32), ("args", c_void_p))
+
+
+class _KVPlane(ctypes.Structure):
+    _fields_ = (("base", c_void_p), ("row_bytes", c_int64))
+
+
+# ---- the library ---------------------------------------------------------------------------------
+
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "bitmtp_cpu_abi_version": (c_int32, ()),
+    "bitmtp_cpu_isas": (c_char_p, ()),
+    "bitmtp_cpu_select_isa": (c_int32, (c_char_p,)),
+    "bitmtp_cpu_isa": (c_char_p, ()),
+    "bitmtp_cpu_pool_create": (c_void_p, (c_int32,)),
+    "bitmtp_cpu_pool_threads": (c_int32, (c_void_p,)),
+    "bitmtp_cpu_pool_destroy": (None, (c_void_p,)),
+    "bitmtp_cpu_workspace_bytes": (c_int64, (c_int32, c_void_p, c_int32)),
+    "bitmtp_cpu_plan_create": (c_void_p, (POINTER(_Call), c_int32, c_char_p, c_int32)),
+    "bitmtp_cpu_plan_run": (None, (c_void_p, c_void_p)),
+    "bitmtp_cpu_plan_profile": (None, (c_void_p, c_void_p, POINTER(c_int64))),
+    "bitmtp_cpu_plan_destroy": (None, (c_void_p,)),
+    "bitmtp_cpu_promote": (
+        None,
+        (POINTER(_KVPlane), c_int32, c_int64, POINTER(c_int32), c_int32, c_int64),
+    ),
+}
+_FILE = "libbitmtp_cpu.so"
+_REINSTALL = "reinstall with  pip install ."
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    try:
+        # A package of its own: in an editable install it lies apart from the sources.
+        file = importlib.resources.files("bitmtp_edge._lib") / _FILE
+        with importlib.resources.as_file(file) as path:
+            library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+    except ModuleNotFoundError:
+        raise UserError(f"the CPU library is not installed: {_REINSTALL}") from None
+    except (OSError, AttributeError) as error:
+        raise UserError(f"the CPU library does not load ({error}): {_REINSTALL}") from None
+    found = library.bitmtp_cpu_abi_version()
+    if found != ABI_VERSION:
+        raise UserError(f"{_FILE} has ABI version {found}, expected {ABI_VERSION}: {_REINSTALL}")
+    return library
+
+
+def isas() -> list[str]:
+    """Instruction sets of the library that this processor runs, best first."""
+    names: bytes = _library().bitmtp_cpu_isas()
+    return names.decode().split(",")
+
+
+def select_isa(name: str | None) -> None:
+    """Plans made from now on use instruction set ``name``; None is the best. UserError if it is not
+    one of :func:`isas`."""
+    encoded = None if name is None else name.encode()
+    if _library().bitmtp_cpu_select_isa(encoded) != 0:
+        raise UserError(
+            f"instruction set {name!r} does not run here: choose one of {', '.join(isas())}"
+        )
+
+
+def workspace_bytes(op: int, args: ctypes.Structure, threads: int) -> int:
+    """Bytes that ``args.workspace`` must have, on a 64-byte boundary, with a pool of ``threads``;
+    0 for an operator without one."""
+    return int(_library().bitmtp_cpu_workspace_bytes(op, byref(args), threads))
+
+
+class Pool:
+    """A team of threads. ``threads`` <= 0 takes one for every processor the process may run on."""
+
+    def __init__(self, threads: int = 0) -> None:
+        self._handle: int | None = None
+        self._handle = _library().bitmtp_cpu_pool_create(threads)
+        if self._handle is None:
+            raise UserError(f"cannot start {threads} threads: ask for fewer")
+        self.threads = int(_library().bitmtp_cpu_pool_threads(self._handle))
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise RuntimeError("the pool is closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Ends the threads. No plan may be running on them."""
+        if self._handle is not None:
+            _library().bitmtp_cpu_pool_destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Plan:
+    """Operators that run one after another. ``calls`` are pairs of an operator and its record.
+
+    The library copies the records; the memory they point at must outlive the plan. PlanError where
+    it refuses one.
+    """
+
+    def __init__(self, calls: Sequence[tuple[int, ctypes.Structure]]) -> None:
+        self._handle: int | None = None
+        self._count = len(calls)
+        array = (_Call * len(calls))(*(_Call(op, ctypes.addressof(record)) for op, record in calls))
+        error = ctypes.create_string_buffer(512)
+        self._handle = _library().bitmtp_cpu_plan_create(array, len(calls), error, len(error))
+        if self._handle is None:
+            raise PlanError(error.value.decode())
+
+    def run(self, pool: Pool) -> None:
+        """Runs every call on the pool, without the interpreter's lock."""
+        _library().bitmtp_cpu_plan_run(self._handle, pool.handle)
+
+    def profile(self, pool: Pool) -> list[int]:
+        """Runs, and returns the nanoseconds that each call took."""
+        times = (c_int64 * self._count)()
+        _library().bitmtp_cpu_plan_profile(self._handle, pool.handle, times)
+        return list(times)
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            _library().bitmtp_cpu_plan_destroy(self._handle)
+            self._handle = None
+
+
+def promote(
+    planes: Sequence[NDArray[np.generic]], capacity: int, rows: Sequence[int], at: int
+) -> None:
+    """History row ``at + i`` of every plane takes workspace row ``rows[i]``.
+
+    planes: C-contiguous arrays [capacity + workspace rows, ...]. ValueError for rows outside them.
+    """
+    if not 0 <= at <= capacity - len(rows):
+        raise ValueError(f"rows {at} .. {at + len(rows) - 1} are not history of {capacity} rows")
+    for plane in planes:
+        if not plane.flags.c_contiguous or not plane.flags.writeable:
+            raise ValueError("a KV plane must be contiguous and writeable")
+        if len(rows) and not 0 <= min(rows) <= max(rows) < plane.shape[0] - capacity:
+            raise ValueError(f"{list(rows)} are not rows of {plane.shape[0] - capacity}")
+    records = (_KVPlane * len(planes))(
+        *(_KVPlane(plane.ctypes.data, plane.strides[0]) for plane in planes)
+    )
+    indices = (c_int32 * len(rows))(*rows)
+    _library().bitmtp_cpu_promote(records, len(planes), capacity, indices, len(rows), at)
