@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from bitmtp_edge.errors import UserError
 
 MAGIC = b"GGUF"
@@ -32,7 +34,7 @@ _SCALARS = {
     11: "<q",
     12: "<d",
 }
-_STRING, _ARRAY = 8, 9
+_FLOAT32, _STRING, _ARRAY = 6, 8, 9
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class _Reader:
             return data.decode("utf-8", "surrogateescape")
 
     def value(self, kind: int) -> Any:
+        if kind == _FLOAT32:
+            # The decimal it was written from: 1e-05, where its widening is 9.999999747e-06.
+            return float(str(np.float32(self.scalar("<f"))))
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:
