@@ -102,8 +102,9 @@ class Decoder:
     def iterations(self, limit: int) -> Iterator[Iteration]:
         """Decodes until the sequence has ``limit`` tokens or the context is full.
 
-        Between iterations the caller may stop, or :meth:`truncate` and stop. No iteration passes
-        the limit. Needs a prefill first.
+        No iteration passes the limit. The caller may stop between two, and an interrupt may come
+        at any time: then :meth:`truncate`, another turn or a new call of this go on from what was
+        committed. Needs a prefill first.
         """
         prefix, policy = self.prefix, self.policy
         limit = min(limit, self.context)
@@ -115,11 +116,7 @@ class Decoder:
             yield verify_step(self, drafts, forced_end=count < policy.max_drafts)
 
     def truncate(self, length: int) -> None:
-        """Stops the sequence at ``length`` tokens, if it has more.
-
-        Also brings the state to rest after an interrupt inside an iteration.
-        """
-        self.prefix.drop_tentative()
+        """Stops the sequence at ``length`` tokens, if it has more."""
         self.prefix.truncate(length)
 
     def step(
@@ -159,10 +156,9 @@ class Decoder:
         """Prefill: verify steps over all pending tokens but the last; outputs unread."""
         prefix = self.prefix
         total = len(prefix.tokens) - 1
-        if prefix.drafted < total:
-            prefix.drop_tentative()
-            self._reserve(total)
-        while (done := prefix.drafted) < total:
+        prefix.drop_tentative()
+        self._reserve(total)
+        while (done := prefix.verified) < total:
             rows = self.states.prefill_rows(total - done)
             self._replay("verify", prefix.tokens[: done + rows], done, (), 1, 0, False)
             self.engine.promote(range(rows), done)

@@ -57,10 +57,10 @@ class Distribution:
     ids: NDArray[np.int64]
     weights: NDArray[np.float64]
 
-    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The probability of each of ``tokens``: fp64[len(tokens)]."""
-        spots = np.minimum(np.searchsorted(self.ids, tokens), self.ids.size - 1)
-        return np.where(self.ids[spots] == tokens, self.weights[spots], 0.0)
+    def probability(self, token: int) -> float:
+        spot = int(np.searchsorted(self.ids, token))
+        found = spot < self.ids.size and self.ids[spot] == token
+        return float(self.weights[spot]) if found else 0.0
 
     def draw(self, uniform: float) -> int:
         """The token at ``uniform``, in [0, 1), of the cumulated weights in order of id."""
@@ -74,12 +74,14 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
 
     Temperature first, then top-k, then top-p on what is left; among equals the lowest ids stay.
     """
-    ids = np.arange(logits.size, dtype=np.int64)
+    ids = np.arange(logits.size)
     if 0 < params.top_k < logits.size:
-        least = np.partition(logits, logits.size - params.top_k)[logits.size - params.top_k]
-        above = ids[logits > least]
-        ids = np.union1d(above, ids[logits == least][: params.top_k - above.size])
-    scaled = logits[ids].astype(np.float64)
+        least = np.partition(logits, -params.top_k)[-params.top_k]
+        ids = np.flatnonzero(logits >= least)
+        if (extra := ids.size - params.top_k) > 0:
+            ids = np.delete(ids, np.flatnonzero(logits[ids] == least)[-extra:])
+        logits = logits[ids]
+    scaled = logits.astype(np.float64)
     scaled = (scaled - scaled.max()) / params.temperature
     weights = np.exp(scaled)
     weights /= weights.sum()
@@ -91,13 +93,17 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
         reached = int(np.searchsorted(np.cumsum(weights[ranked]), params.top_p))
         kept = np.sort(ranked[: reached + 1])
         ids, weights = ids[kept], weights[kept] / weights[kept].sum()
-    likely = weights > 0
-    return Distribution(ids[likely], weights[likely])
+    if not weights.all():
+        likely = weights > 0
+        ids, weights = ids[likely], weights[likely]
+    return Distribution(ids, weights)
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
     """max(p - q, 0), normalised: what replaces a rejected draft."""
-    rest = np.maximum(target.weights - draft.of(target.ids), 0.0)
+    drafted = np.zeros(1 + max(target.ids[-1], draft.ids[-1]))
+    drafted[draft.ids] = draft.weights
+    rest = np.maximum(target.weights - drafted[target.ids], 0.0)
     total = rest.sum()
     if total <= 0:  # p = q but for rounding; a rejection is then a matter of rounding too
         return target
@@ -174,8 +180,7 @@ class Sampling:
         row = 0
         for token, source in zip(drafts.tokens, drafts.distributions, strict=True):
             target = self._distribution(output, row)
-            p, q = (float(each.of(np.array([token]))[0]) for each in (target, source))
-            if self._uniform() * q >= p:
+            if self._uniform() * source.probability(token) >= target.probability(token):
                 return row, residual(target, source).draw(self._uniform())
             row += 1
         return row, self._distribution(output, row).draw(self._uniform())

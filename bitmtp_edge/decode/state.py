@@ -19,7 +19,7 @@ class AcceptedPrefix:
 
     Every method lowers ``verified`` before it removes tokens and raises it after it adds them. So
     an interrupt between any two instructions leaves rows that are what ``verified`` says, and
-    ``drop_tentative`` brings the state to rest.
+    ``drop_tentative``, ``truncate`` or ``resume`` brings the state to rest.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -56,7 +56,7 @@ def play(seed: int, policy: Policy, states: ReplayStates, draw: random.Random) -
         engine.before_write = interrupt_at(draw, engine) if draw.random() < 0.2 else lambda: None
         expected = engine.reply(prompt, limit - len(prompt))
         got: list[int] = []
-        stopped = False
+        stopped = interrupted = False
         try:
             decoder.prefill(prompt)
             for iteration in decoder.iterations(limit):
@@ -65,16 +65,20 @@ def play(seed: int, policy: Policy, states: ReplayStates, draw: random.Random) -
                     stopped = True
                     break
         except KeyboardInterrupt:
-            stopped = True
+            stopped = interrupted = True
         assert got == expected[: len(got)]
         assert stopped or len(got) == len(expected)
+        if interrupted and draw.random() < 0.5:  # it can just go on
+            list(decoder.iterations(limit))
+            assert decoder.prefix.tokens == prompt + expected
+            continue
         if got and stopped and draw.random() < 0.5:  # a reply may be cut anywhere
             got = got[: draw.randint(0, len(got))]
         if stopped or draw.random() < 0.5:
             decoder.truncate(len(prompt) + len(got))
             assert decoder.prefix.tokens == prompt + got
         decoder.prefix.check()
-        if got and draw.random() < 0.3:  # a stopped reply can also just go on
+        if got and draw.random() < 0.3:  # so can a stopped or cut reply
             engine.before_write = lambda: None
             rest = [token for it in decoder.iterations(limit) for token in it.tokens]
             assert got + rest == expected
