@@ -145,6 +145,14 @@ BITMTP_INLINE f8 dot_eight(const float *q, const Rows &rows, int32_t j, int32_t 
   return combine_eight(acc);
 }
 
+// The scales of rows j .. j+7, anything in lanes past n.
+BITMTP_INLINE f8 scales_of(const Rows &rows, const float *scale, int32_t j, int32_t n) {
+  if (!rows.slots) return load8(scale + j);
+  float s[kLanes] = {};
+  for (int32_t u = 0; u < kLanes && j + u < n; ++u) s[u] = scale[rows.slots[j + u]];
+  return load8(s);
+}
+
 // acc[i] += w[j] * row_j[i] over ascending j, for Width groups of eight columns from column i.
 template <int32_t Width>
 BITMTP_INLINE void accumulate_columns(float *acc, const float *w, const Rows &rows, int32_t n, int32_t i) {
@@ -220,10 +228,8 @@ class Worker {
     each_tile(start, task_.head, [&](int32_t i, int32_t r, const Rows &rows, int32_t at, int32_t n, const float *scale) BITMTP_LAMBDA {
       float *s = scores(i, r) + at;
       for (int32_t j = 0; j < n; j += kLanes) {
-        float eight[kLanes] = {};
-        for (int32_t u = 0; u < kLanes && j + u < n; ++u) eight[u] = scale[rows.slots ? rows.slots[j + u] : j + u];
         const f8 dots = dot_eight(query(i, r), rows, j, n);
-        store8(s + j, dots * load8(eight) * broadcast(call_.args.softmax_scale));
+        store8(s + j, dots * scales_of(rows, scale, j, n) * broadcast(call_.args.softmax_scale));
       }
     });
     for (int32_t i = 0; i < task_.rows; ++i) {
