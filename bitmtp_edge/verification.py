@@ -1,11 +1,12 @@
 """``verify``: the same random windows on every engine that works here, and who is wrong if they
 differ.
 
-Two checks. *Steps*: each engine plays the same windows on its own KV; ids and probabilities must
-agree as far as int8 rounding allows. *Operators*: every operator of a step is fed, alone, the
-inputs that the engine's own step had, through its reference body in ONNX Runtime; each output must
-lie within that operator's bound (docs/numerics.md). The second names the operator at fault, since
-no earlier error reaches it.
+Two checks. *Operators*: every operator of a step is fed, alone, the inputs that the engine's own
+step had, through its reference body in ONNX Runtime; each output must lie within that operator's
+bound (docs/numerics.md). No earlier error reaches it, so the operator at fault is named. *Steps*:
+each engine plays the same windows on its own KV, and most next tokens must be the same. More cannot
+be asked: one int8 code that rounds the other way changes what every later layer rounds, until two
+right engines differ by as much as int8 activations cost.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from .errors import UserError, missing_extra
 from .layout import unpack_kv
 from .operators import DOMAIN, OPERATORS, Node
 
-# Largest relative difference of a step's probability: int8 codes that round the other way add up.
-STEP_PROBABILITY = 0.15
+STEP_AGREEMENT = 0.6  # share of next tokens that must be the same
 FLOAT_BOUND = 1e-4  # of the row's largest value
 PROBABILITY_BOUND = 1e-3
 
@@ -42,7 +42,6 @@ class EngineReport:
     operators: int = 0
     same_ids: int = 0
     outputs: int = 0
-    worst_probability: float = 0.0
     fault: str | None = None
 
 
@@ -123,15 +122,15 @@ def _compare(
             report.operators += len(bundle.manifest.graphs[role])
             if fault:
                 report.fault = f"window {index} ({role}, M = {width}, history {history}): {fault}"
-        if report.fault is None and report.worst_probability > STEP_PROBABILITY:
-            report.fault = (
-                f"window {index} ({role}, M = {width}, history {history}): probabilities differ by "
-                f"{report.worst_probability:.1%} though no operator does"
-            )
         report.windows += 1
         if report.fault:
             break
         progress(f"{engine.name}: window {index + 1} of {windows} agrees ({role}, M = {width})")
+    if report.fault is None and report.same_ids < STEP_AGREEMENT * report.outputs:
+        report.fault = (
+            f"only {report.same_ids} of {report.outputs} next tokens are the same though every "
+            "operator agrees: window, KV rows or promotion differ"
+        )
     return report
 
 
@@ -151,9 +150,6 @@ def _note_step(report: EngineReport, got: StepOutput, want: StepOutput) -> None:
     same = got.token_ids[:, 0] == want.token_ids[:, 0]
     report.outputs += same.size
     report.same_ids += int(same.sum())
-    if same.any():
-        relative = np.abs(got.probability - want.probability) / want.probability
-        report.worst_probability = max(report.worst_probability, float(relative[same].max()))
 
 
 class _Bodies:
