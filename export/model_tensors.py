@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bitmtp_edge.layout import packed_shape, scales_shape
 from bitmtp_edge.operators import Spec
 
-from .checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Family, ModelConfig, Stack
+from .checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, Stack
 from .quantize.nested import group_size_for
 
 
@@ -38,16 +38,27 @@ class ModelTensors:
         yield "rotary", ("float32", (self.positions, self.head_dim))
 
 
-def model_tensors(family: Family, config: ModelConfig, positions: int) -> ModelTensors:
-    """The tensors of a model; a tied head is the embedding and is stored once."""
-    table = (config.vocab_size, config.hidden_size)
-    matrices = {"embedding": Stack(((EMBEDDING, table[0]),), table[1])}
+def model_tensors(checkpoint: Checkpoint, positions: int) -> ModelTensors:
+    """The tensors of a model; a tied head is the embedding and is stored once.
+
+    UserError where the checkpoint lacks one or has it in another shape.
+    """
+    config = checkpoint.config
+    matrices: dict[str, Stack] = {}
     vectors: dict[str, Stack] = {}
+
+    def add(group: dict[str, Stack], name: str, stack: Stack) -> None:
+        checkpoint.check(stack)
+        group[name] = stack
+
+    add(matrices, "embedding", Stack(((EMBEDDING, config.vocab_size),), config.hidden_size))
     for index in range(config.num_layers):
-        layer = family.layer(config, index)
-        matrices.update({f"layers.{index}.{name}": stack for name, stack in layer.linears.items()})
-        vectors.update({f"layers.{index}.{name}": stack for name, stack in layer.vectors.items()})
-    vectors["final_norm"] = Stack(((FINAL_NORM, config.hidden_size),))
+        layer = checkpoint.family.layer(config, index)
+        for name, stack in layer.linears.items():
+            add(matrices, f"layers.{index}.{name}", stack)
+        for name, stack in layer.vectors.items():
+            add(vectors, f"layers.{index}.{name}", stack)
+    add(vectors, "final_norm", Stack(((FINAL_NORM, config.hidden_size),)))
     if not config.tied:
-        matrices["head"] = Stack(((HEAD, table[0]),), table[1])
+        add(matrices, "head", Stack(((HEAD, config.vocab_size),), config.hidden_size))
     return ModelTensors(matrices, vectors, positions, config.head_dim)

@@ -83,15 +83,15 @@ def export_bundle(
         config = checkpoint.config
         context = _checked_context(config, context)
         replay = ReplayConfig(_segments(context), DRAFT_WIDTHS, VERIFY_WIDTHS)
-        tensors = model_tensors(checkpoint.family, config, context + replay.max_width)
-        for stack in (*tensors.matrices.values(), *tensors.vectors.values()):
-            checkpoint.check(stack)
+        tensors = model_tensors(checkpoint, context + replay.max_width)
         text = checkpoint.text
         _check_stop_ids(text, config.vocab_size, checkpoint.where)
+        text_files = _text_files(text, checkpoint.where)
         entries, size = lay_out(tensors.specs())
-        with _new_folder(target, size + len(text.tokenizer_json.encode()) + SPARE_BYTES) as folder:
+        with _new_folder(target, size + sum(map(len, text_files.values())) + SPARE_BYTES) as folder:
             _write_weights(folder / WEIGHTS_FILE, checkpoint, tensors, entries, size)
-            _write_text(folder, text)
+            for name, data in text_files.items():
+                _write(folder / name, data)
             graphs = {role: build_nodes(config, entries, role, kv) for role in GRAPH_FILES}
             for role, nodes in graphs.items():
                 model = build_model(nodes, entries, role)
@@ -214,10 +214,15 @@ def _write_matrix(
         progress.advance(weights.size)
 
 
-def _write_text(folder: Path, text: TextAssets) -> None:
-    _write(folder / TOKENIZER_FILE, text.tokenizer_json.encode())
-    if text.chat_template is not None:
-        _write(folder / TEMPLATE_FILE, text.chat_template.encode())
+def _text_files(text: TextAssets, where: str) -> dict[str, bytes]:
+    contents = {TOKENIZER_FILE: text.tokenizer_json, TEMPLATE_FILE: text.chat_template}
+    try:
+        return {name: value.encode() for name, value in contents.items() if value is not None}
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{where}: the tokenizer or the chat template holds half a surrogate pair, which is "
+            "no text; repair that file"
+        ) from None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -4,6 +4,8 @@ use.
 
 from __future__ import annotations
 
+import math
+
 from bitmtp_edge.errors import UserError
 
 from .base import ModelConfig, RawConfig
@@ -31,7 +33,7 @@ def read_decoder(raw: RawConfig, family: str) -> ModelConfig:
             f"{raw.where}: head size {head_dim} is not supported (expected a multiple of 8)"
         )
     context = raw.integer("max_position_embeddings")
-    rope = read_rope(raw, context)
+    rope = read_rope(raw, context, head_dim)
     return ModelConfig(
         family=family,
         vocab_size=raw.integer("vocab_size"),
@@ -42,14 +44,19 @@ def read_decoder(raw: RawConfig, family: str) -> ModelConfig:
         head_dim=head_dim,
         intermediate_size=raw.integer("intermediate_size"),
         context=context,
-        longest_context=max(context, int(rope.original_context * rope.factor)),
+        # A llama3 scaling is part of the checkpoint; YaRN may be switched on afterwards.
+        longest_context=(
+            max(context, int(rope.original_context * rope.factor))
+            if rope.kind == "yarn"
+            else context
+        ),
         epsilon=raw.number("rms_norm_eps", 1e-6),
         rope=rope,
         tied=raw.flag("tie_word_embeddings", False),
     )
 
 
-def read_rope(raw: RawConfig, context: int) -> Rope:
+def read_rope(raw: RawConfig, context: int, head_dim: int) -> Rope:
     """Rotary settings: ``rope_scaling`` (kind under ``rope_type``, or ``type`` in old files) or
     ``rope_parameters``, which also holds the base frequency. A missing base frequency is 10000, as
     it was when files had no such key.
@@ -59,6 +66,8 @@ def read_rope(raw: RawConfig, context: int) -> Rope:
     if block is None:
         return Rope(theta)
     theta = block.number("rope_theta", theta)
+    if theta <= 1:
+        raise UserError(f"{block.where}: rope_theta is {theta}, expected more than 1")
     kind = block.get("rope_type") or block.get("type") or "default"
     if kind not in KINDS:
         known = ", ".join(KINDS[:-1])
@@ -68,7 +77,7 @@ def read_rope(raw: RawConfig, context: int) -> Rope:
     if kind == "linear":
         return Rope(theta, "linear", block.number("factor"))
     if kind == "divisors":
-        return Rope(theta, "divisors", divisors=tuple(block.get("divisors")))
+        return Rope(theta, "divisors", divisors=_divisors(block, head_dim))
     original = block.integer("original_max_position_embeddings", context)
     factor = block.number("factor", context / original)
     if kind == "llama3":
@@ -88,3 +97,13 @@ def read_rope(raw: RawConfig, context: int) -> Rope:
         beta_slow=block.number("beta_slow", 1.0),
         attention_factor=None if given is None else block.number("attention_factor"),
     )
+
+
+def _divisors(block: RawConfig, head_dim: int) -> tuple[float, ...]:
+    values = block.get("divisors")
+    sound = isinstance(values, list) and all(type(v) is float and 0 < v < math.inf for v in values)
+    if not sound or len(values) != head_dim // 2:
+        raise UserError(
+            f"{block.where}: expected {head_dim // 2} positive rotary divisors, one a frequency"
+        )
+    return tuple(values)

@@ -58,7 +58,6 @@ _SCALING_KEYS = {
     "type": "rope_type",
     "factor": "factor",
     "original_context_length": "original_max_position_embeddings",
-    "attn_factor": "attention_factor",
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
 }
@@ -87,6 +86,8 @@ class GgufCheckpoint(Checkpoint):
                 str(self._header.metadata.get("general.architecture")), self.where
             )
             self.config = self.family.read(self._raw_config())
+            rotated = f"{self.family.name}.rope.dimension_count"
+            RawConfig(self._header.metadata, self.where).refuse(rotated, self.config.head_dim)
         except BaseException:
             self.close()
             raise
@@ -194,12 +195,8 @@ class GgufCheckpoint(Checkpoint):
             )
         values["vocab_size"] = embedding.shape[0]
         values["tie_word_embeddings"] = _TOP_NAMES[HEAD] not in self._header.tensors
-        head_dim, rotated = values["head_dim"], find("rope.dimension_count")
-        if isinstance(head_dim, int) and isinstance(rotated, int) and rotated != head_dim:
-            raise UserError(
-                f"{self.where}: rotary embedding over {rotated} of {head_dim} columns is not "
-                "supported"
-            )
+        # llama.cpp multiplies YaRN's own factor by it.
+        RawConfig(metadata, self.where).refuse(f"{name}.rope.scaling.attn_factor", 1.0)
         scaling = {ours: find(f"rope.scaling.{theirs}") for theirs, ours in _SCALING_KEYS.items()}
         if ROPE_DIVISORS in self._header.tensors:
             scaling = {

@@ -74,12 +74,8 @@ class _Reader:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
 
     def text(self) -> str:
-        data = self.take(self.scalar("<Q"))
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError:
-            # Vocabularies of some old converters hold lone bytes; they must stay distinct.
-            return data.decode("utf-8", "surrogateescape")
+        # A damaged description must not keep a sound model from being read.
+        return self.take(self.scalar("<Q")).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
         if kind == _FLOAT32:

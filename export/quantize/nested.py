@@ -60,7 +60,7 @@ def quantize_nested(weights: NDArray[np.float32], group_size: int, name: str) ->
     step = scales.astype(np.float32)[..., None]
     base = _round_base(grouped, step)
     rest = np.rint((grouped - base * step) * (16 * _reciprocal(step)))
-    refinement = np.clip(rest, np.where(base == -8, 0, -8), 7)
+    refinement = np.clip(rest, np.where(base == -8, np.float32(0), np.float32(-8)), 7)
     return NestedCodes(
         base.reshape(rows, -1)[:, :width].astype(np.int8),
         refinement.reshape(rows, -1)[:, :width].astype(np.int8),

@@ -181,6 +181,8 @@ def test_yarn_stretches_the_context() -> None:
     scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
     config = _read("qwen2", rope_scaling=scaling)
     assert (config.context, config.longest_context) == (1024, 4096)
+    scaling |= {"type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    assert _read("llama", rope_scaling=scaling).longest_context == 1024
 
 
 def test_sizes_that_follow_from_others() -> None:
@@ -202,6 +204,9 @@ def test_sizes_that_follow_from_others() -> None:
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "factor must be a positive number; it is missing"),
         ({"rope_scaling": "linear"}, "rope_scaling must be a block"),
+        ({"rope_scaling": {"type": "divisors"}}, "expected 32 positive rotary divisors"),
+        ({"rope_scaling": {"type": "yarn", "rope_theta": 1.0}}, "rope_theta is 1"),
+        ({"rope_scaling": {"type": ["yarn"]}}, "is not supported"),
         ({"hidden_size": "128"}, "hidden_size must be a positive integer; found '128'"),
         ({"num_hidden_layers": None}, "num_hidden_layers must be .* it is missing"),
         ({"num_key_value_heads": 3}, "4 attention heads are no multiple of 3"),
@@ -239,6 +244,12 @@ def test_gguf_rotary_scaling(tmp_path: Path) -> None:
         tiny = write_gguf(tmp_path / f"{name}.gguf", scaling=scaling)
         with open_checkpoint(tiny.path) as checkpoint:
             assert checkpoint.config.rope == expected
+    tiny = write_gguf(tmp_path / "a.gguf", scaling={"type": "yarn", "attn_factor": 0.5})
+    with pytest.raises(UserError, match=r"attn_factor is 0\.5"):
+        open_checkpoint(tiny.path)
+    tiny = write_gguf(tmp_path / "b.gguf", extra={"rope_freqs.weight": np.ones(5, np.float32)})
+    with pytest.raises(UserError, match="expected 32 positive rotary divisors"):
+        open_checkpoint(tiny.path)
     divisors = np.linspace(1, 8, HEAD_DIM // 2, dtype=np.float32)
     tiny = write_gguf(tmp_path / "divisors.gguf", extra={"rope_freqs.weight": divisors})
     with open_checkpoint(tiny.path) as checkpoint:

@@ -157,6 +157,18 @@ def test_a_missing_head(folder: Tiny) -> None:
     _refused(folder.path, r"tensor lm_head\.weight is missing")
 
 
+def test_a_config_that_promises_more_layers(folder: Tiny) -> None:
+    text = json.dumps(folder.config | {"num_hidden_layers": 10**12})
+    (folder.path / "config.json").write_text(text)
+    _refused(folder.path, r"tensor model\.layers\.2\..* is missing")
+
+
+def test_a_template_that_is_no_text(folder: Tiny) -> None:
+    text = json.dumps({"chat_template": "\ud800"})
+    (folder.path / "tokenizer_config.json").write_text(text)
+    _refused(folder.path, "half a surrogate pair")
+
+
 def test_a_missing_shard(sharded: Tiny) -> None:
     (sharded.path / "model-00002-of-00003.safetensors").unlink()
     _refused(sharded.path, "this shard is missing")

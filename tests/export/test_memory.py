@@ -1,0 +1,45 @@
+"""Export streams: its memory is that of a block of rows, not that of the model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+from bitmtp_edge.export.pipeline import export_bundle
+
+from .tiny_models import write_folder
+
+MEASURE = """
+import resource, sys
+from bitmtp_edge.cli import main
+code = main(["export", sys.argv[1], "-o", sys.argv[2]])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(code)
+"""
+
+
+def test_a_real_model_fits_a_small_machine(smollm2_gguf: Path, tmp_path: Path) -> None:
+    # Another folder, so that an installed package is measured and not the sources in this one.
+    command = [sys.executable, "-c", MEASURE, str(smollm2_gguf), str(tmp_path / "b")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert int(done.stdout.split()[-1]) < 350 << 10, "peak resident KiB"
+
+
+def test_twice_the_layers_take_no_more_memory(tmp_path: Path) -> None:
+    peaks = []
+    for layers in (4, 8):
+        source = write_folder(
+            tmp_path / f"m{layers}",
+            num_hidden_layers=layers,
+            hidden_size=512,
+            intermediate_size=1024,
+        )
+        path = source.path
+        del source
+        tracemalloc.start()
+        export_bundle(path, tmp_path / f"b{layers}")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0], peaks
