@@ -90,6 +90,11 @@ class Engine(ABC):
         """Moves to a KV buffer of ``segment`` history rows, copying the first ``rows``; the
         workspace is not copied."""
 
+    @property
+    def threads(self) -> int | None:
+        """Threads that a step runs on; None if the engine does not tell."""
+        return None
+
     def tensors(self) -> dict[str, NDArray[Any]] | None:
         """Every tensor of the last replay by name, weights apart; None if they were not kept."""
         return None

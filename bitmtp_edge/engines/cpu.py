@@ -29,7 +29,8 @@ class CpuEngine(Engine):
 
     threads: 0 takes one for every processor of the process. isa: an instruction set of
     :func:`cpu_library.isas`, None the best. keep_tensors: every tensor of a step keeps its own
-    memory, so that :meth:`tensors` can show them (for ``verify``).
+    memory, so that :meth:`tensors` can show them (for ``verify``). empty: plans have no calls, and
+    a step costs what Python does around them (for ``bench``).
     """
 
     name = "cpu"
@@ -41,9 +42,11 @@ class CpuEngine(Engine):
         threads: int = 0,
         isa: str | None = None,
         keep_tensors: bool = False,
+        empty: bool = False,
     ) -> None:
         self.bundle = bundle
         self._keep_tensors = keep_tensors
+        self._empty = empty
         lib.select_isa(isa)
         self._pool = lib.Pool(threads)
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
@@ -51,7 +54,7 @@ class CpuEngine(Engine):
         self._max_width = bundle.replay.max_width
         self._plans: dict[ReplayState, _Plan] = {}
         self._last: _Plan | None = None
-        self._kv = KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width)
+        self._take(KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width))
         self._arena = aligned_bytes(0)
 
     @property
@@ -70,14 +73,14 @@ class CpuEngine(Engine):
         return plan.output()
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        lib.promote(self._kv.planes, self._kv.capacity, rows, at)
+        self._kv_planes.promote(rows, at)
 
     def grow(self, segment: int, rows: int) -> None:
         if segment == self._kv.capacity:
             return
         grown = KVBuffer(self._nodes["verify"], segment, self._max_width)
         grown.copy_history(self._kv, rows)
-        self._kv = grown
+        self._take(grown)
         self._plans.clear()
         self._last = None
 
@@ -98,6 +101,10 @@ class CpuEngine(Engine):
         plan.set_window(window)
         return list(zip(plan.nodes, plan.run_profiled(), strict=True))
 
+    def _take(self, kv: KVBuffer) -> None:
+        self._kv = kv
+        self._kv_planes = lib.KVPlanes(kv.planes, kv.capacity)
+
     def arena(self, size: int) -> NDArray[np.uint8]:
         """The block that plans share, at least ``size`` bytes: only one of them runs at a time."""
         if size > self._arena.size:
@@ -112,7 +119,7 @@ class CpuEngine(Engine):
                 raise ValueError(f"segment {state.segment} is not in use ({self._kv.capacity} is)")
             if state.width > self._max_width:
                 raise ValueError(f"width {state.width} exceeds the workspace of {self._max_width}")
-            plan = _Plan(self, state, self._keep_tensors)
+            plan = _Plan(self, state, self._keep_tensors, self._empty)
             self._plans[state] = plan
         return plan
 
@@ -120,7 +127,9 @@ class CpuEngine(Engine):
 class _Plan:
     """The C calls of one replay state, their memory, and the arrays through which a step goes."""
 
-    def __init__(self, engine: CpuEngine, state: ReplayState, keep_tensors: bool) -> None:
+    def __init__(
+        self, engine: CpuEngine, state: ReplayState, keep_tensors: bool, empty: bool
+    ) -> None:
         self.nodes = engine._nodes[state.role]
         self._pool = engine._pool
         self._kv = engine._kv
@@ -155,7 +164,7 @@ class _Plan:
             if need:
                 record.workspace = self._workspace.ctypes.data
         try:
-            self._plan = lib.Plan(calls)
+            self._plan = lib.Plan([] if empty else calls)
         except lib.PlanError as error:
             raise UserError(f"{engine.bundle.path}: {error}: export the bundle again") from None
         self._keep = tensors  # what the records point at

@@ -293,22 +293,34 @@ class Plan:
             self._handle = None
 
 
-def promote(
-    planes: Sequence[NDArray[np.generic]], capacity: int, rows: Sequence[int], at: int
-) -> None:
-    """History row ``at + i`` of every plane takes workspace row ``rows[i]``.
+class KVPlanes:
+    """The planes of one KV buffer, described to the library once: a step promotes into all of them.
 
-    planes: C-contiguous arrays [capacity + workspace rows, ...]. ValueError for rows outside them.
+    planes: C-contiguous, writeable arrays [capacity + workspace rows, ...], kept alive here.
+    ValueError for others.
     """
-    if not 0 <= at <= capacity - len(rows):
-        raise ValueError(f"rows {at} .. {at + len(rows) - 1} are not history of {capacity} rows")
-    for plane in planes:
-        if not plane.flags.c_contiguous or not plane.flags.writeable:
-            raise ValueError("a KV plane must be contiguous and writeable")
-        if len(rows) and not 0 <= min(rows) <= max(rows) < plane.shape[0] - capacity:
-            raise ValueError(f"{list(rows)} are not rows of {plane.shape[0] - capacity}")
-    records = (_KVPlane * len(planes))(
-        *(_KVPlane(plane.ctypes.data, plane.strides[0]) for plane in planes)
-    )
-    indices = (c_int32 * len(rows))(*rows)
-    _library().bitmtp_cpu_promote(records, len(planes), capacity, indices, len(rows), at)
+
+    def __init__(self, planes: Sequence[NDArray[np.generic]], capacity: int) -> None:
+        for plane in planes:
+            if not plane.flags.c_contiguous or not plane.flags.writeable:
+                raise ValueError("a KV plane must be contiguous and writeable")
+        self._planes = tuple(planes)
+        self._capacity = capacity
+        self._workspace = min(plane.shape[0] for plane in planes) - capacity
+        self._records = (_KVPlane * len(planes))(
+            *(_KVPlane(plane.ctypes.data, plane.strides[0]) for plane in planes)
+        )
+
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        """History row ``at + i`` of every plane takes workspace row ``rows[i]``. ValueError for
+        rows outside them."""
+        if not 0 <= at <= self._capacity - len(rows):
+            raise ValueError(
+                f"rows {at} .. {at + len(rows) - 1} are not history of {self._capacity} rows"
+            )
+        if len(rows) and not 0 <= min(rows) <= max(rows) < self._workspace:
+            raise ValueError(f"{list(rows)} are not rows of {self._workspace}")
+        indices = (c_int32 * len(rows))(*rows)
+        _library().bitmtp_cpu_promote(
+            self._records, len(self._planes), self._capacity, indices, len(rows), at
+        )
