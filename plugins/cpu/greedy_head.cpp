@@ -97,7 +97,7 @@ void packed_blocks(const bitmtp_greedy_head_args &args, int64_t first, int64_t l
   const int64_t row_words = padded(w.width) / 4;
   int32_t sums[kSums];
   float logits[kBlock][kVocabularyBlock];
-  const int32_t most = kSums / groups;
+  const int32_t most = rows_of_a_pass(w);
   for (int32_t start = 0; start < args.h; start += most) {
     const int32_t rows = args.h - start < most ? args.h - start : most;
     for (int32_t i = 0; i < rows; ++i)

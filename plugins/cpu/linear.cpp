@@ -31,12 +31,12 @@ void run(const bitmtp_linear_args &args, const Team &team) {
   team.range(tiles_of(w), first, last);
 
   int32_t sums[kSums];
-  const int32_t most = kSums / groups;
+  const int32_t most = rows_of_a_pass(w);
   for (int32_t start = 0; start < args.M; start += most) {
     const int32_t rows = args.M - start < most ? args.M - start : most;
     for (int32_t m = 0; m < rows; ++m)
       sum_codes(args.codes + (start + m) * row_words, w, Plane::kZeroPoint, sums + static_cast<int64_t>(m) * groups);
-    // A tile stays in the nearest cache while every activation row meets it.
+    // A tile stays in the nearest cache while all of these rows meet it.
     const int32_t blocks = (rows + kBlock - 1) / kBlock;
     for (int64_t tile = first; tile < last; ++tile) {
       for (int32_t b = 0; b < blocks; ++b) {

@@ -22,6 +22,7 @@ struct TernaryCodes {
   const int32_t *table;
   __attribute__((always_inline)) explicit TernaryCodes(const bitmtp_weight &w) : table(static_cast<const int32_t *>(w.table)) {}
   __attribute__((always_inline)) void load(int64_t at) { word = load_word(table + at); }
+  __attribute__((always_inline)) void prefetch(int64_t at) const { __builtin_prefetch(table + at); }
   __attribute__((always_inline)) Small part(int s) const { return small(mask_bytes(shift_right(word, 2 * s), 0x03)); }
   Word word;
 };
@@ -33,6 +34,7 @@ struct BaseCodes {
   const int32_t *table;
   __attribute__((always_inline)) explicit BaseCodes(const bitmtp_weight &w) : table(static_cast<const int32_t *>(w.table)) {}
   __attribute__((always_inline)) void load(int64_t at) { word = load_word(table + at); }
+  __attribute__((always_inline)) void prefetch(int64_t at) const { __builtin_prefetch(table + at); }
   __attribute__((always_inline)) Small part(int s) const { return small(mask_bytes(shift_right(word, 4 * s), 0x0F)); }
   Word word;
 };
@@ -50,6 +52,10 @@ struct ComposedCodes {
     word = load_word(table + at);
     fine = load_word(refinement + at);
   }
+  __attribute__((always_inline)) void prefetch(int64_t at) const {
+    __builtin_prefetch(table + at);
+    __builtin_prefetch(refinement + at);
+  }
   __attribute__((always_inline)) Bytes part(int s) const { return composed(word, fine, s); }
   Word word, fine;
 };
@@ -61,6 +67,7 @@ struct Int8Codes {
   const int32_t *table;
   __attribute__((always_inline)) explicit Int8Codes(const bitmtp_weight &w) : table(static_cast<const int32_t *>(w.table)) {}
   __attribute__((always_inline)) void load(int64_t at) { word = load_word(table + at); }
+  __attribute__((always_inline)) void prefetch(int64_t at) const { __builtin_prefetch(table + at); }
   __attribute__((always_inline)) Bytes part(int) const { return whole(word); }
   Word word;
 };
@@ -76,7 +83,22 @@ constexpr int32_t kBlock = 4;
 constexpr int32_t kBlock = 2;
 #endif
 
+// The processor's own prefetching falls behind where a line of weights meets several activation rows. In words of 4 bytes; tiles
+// follow each other, and a prefetch past the last one is harmless.
+constexpr int32_t kAhead = 1024;
+
 constexpr int32_t kSums = 16384;  // 64 KiB of stack: at least 8 rows, at the most groups that plan_create lets through
+
+constexpr int32_t kResident = 262144;  // bytes of activation codes that should stay in the second-level cache
+
+// Activation rows that a pass over the weights takes along. A second pass costs reading the weights again, which with this many
+// rows takes less time than the arithmetic.
+BITMTP_INLINE int32_t rows_of_a_pass(const bitmtp_weight &w) {
+  const int32_t summed = kSums / groups_of(w);
+  const int32_t resident = kResident / padded(w.width) / kBlock * kBlock;
+  const int32_t rows = resident < 16 ? 16 : resident;
+  return rows < summed ? rows : summed;
+}
 
 struct ActivationRow {
   const int32_t *codes;
@@ -101,7 +123,7 @@ BITMTP_INLINE void sum_codes(const int32_t *codes, const bitmtp_weight &w, int32
 template <class Plane, int kRows>
 static __attribute__((noinline)) void dot_tile(const bitmtp_weight &w, int64_t tile, const ActivationRow *rows, f8 *acc) {
   // One chain of dependent additions would leave the multipliers idle where there are few rows.
-  constexpr int kChains = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  constexpr int kChains = kRows <= 2 ? 4 : kRows <= 5 ? 2 : 1;
   constexpr int kColumns = 4 * Plane::kParts;  // of a packed word
   const int32_t words = padded(w.width) / kColumns;
   const int32_t group_words = group_columns(w) / kColumns;
@@ -123,7 +145,9 @@ static __attribute__((noinline)) void dot_tile(const bitmtp_weight &w, int64_t t
     for (; word < last; word += Plane::kRun) {
 #pragma GCC unroll 8
       for (int r = 0; r < Plane::kRun; ++r) {
-        plane.load(first + static_cast<int64_t>(word + r) * 8);
+        const int64_t at = first + static_cast<int64_t>(word + r) * 8;
+        if (r % 2 == 0) plane.prefetch(at + kAhead);
+        plane.load(at);
 #pragma GCC unroll 4
         for (int s = 0; s < Plane::kParts; ++s) {
           const typename Plane::Codes part = plane.part(s);
