@@ -60,8 +60,8 @@ void gate_case(Sweep &sweep, Random &random, int32_t M, int32_t F, int32_t activ
   Output codes(expected.codes.size()), scale(expected.scale.size() * sizeof(float));
   const bitmtp_gated_act_quant_args args{gate_up.data(),    sub_norm ? weight.data() : nullptr,
                                          codes.as<int32_t>(), scale.as<float>(), 1e-6f, M, F, activation};
-  const std::string name = "M=" + std::to_string(M) + " F=" + std::to_string(F) + (activation == BITMTP_SILU ? " silu" : " relu2") +
-                           (sub_norm ? " sub_norm" : "");
+  const std::string name = "M=" + std::to_string(M) + " F=" + std::to_string(F) +
+                           (activation == BITMTP_SILU ? " silu" : " relu2") + (sub_norm ? " sub_norm" : "");
   sweep.check("GatedActQuant", name, BITMTP_GATED_ACT_QUANT, &args,
               {{"codes", &codes, expected.codes.data()}, {"scale", &scale, expected.scale.data()}});
 }
