@@ -80,21 +80,23 @@ def test_top_k(kind: str, group_size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ("fp16", "int8", "ternary", "w4", "w8"))
-def test_ties_take_the_lowest_id(kind: str) -> None:
-    """Four different rows only, so that every logit comes about 260 times, in all blocks."""
-    g = rng("ties", kind)
-    few = random_weight(g, kind, 4, WIDTH, 0, np.full((4, 1), 0.01))
-    pattern = g.integers(0, 4, ROWS)
+@pytest.mark.parametrize("different", (4, 150))
+def test_ties_take_the_lowest_id(kind: str, different: int) -> None:
+    """A few different rows only, so that every logit comes often: more than 16 times in each block
+    of 512, or about twice in each, so that ties meet inside blocks and between them."""
+    g = rng("ties", kind, different)
+    few = random_weight(g, kind, different, WIDTH, 0, np.full((different, 1), 0.01))
+    pattern = g.integers(0, different, ROWS)
     tensors = {}
     for port, x in few.tensors.items():
         if kind == "fp16":
             tensors[port] = x[pattern]
         elif port == "scales":
-            tensors[port] = layout.pack_scales(layout.unpack_scales(x, 4)[pattern])
+            tensors[port] = layout.pack_scales(layout.unpack_scales(x, different)[pattern])
         else:
             bits = 32 * x.shape[1] // layout.padded_width(WIDTH)
             tensors[port] = layout.pack_weight(
-                layout.unpack_weight(x, 4, WIDTH, bits)[pattern].astype(np.int32), bits
+                layout.unpack_weight(x, different, WIDTH, bits)[pattern].astype(np.int32), bits
             )
     inputs = {
         "codes": layout.pack_activations(g.integers(-127, 128, (3, WIDTH))),
@@ -106,10 +108,8 @@ def test_ties_take_the_lowest_id(kind: str) -> None:
     for outputs in (run_reference(node, inputs, 3, 3), run_cpu_everywhere(node, inputs, 3, 3)):
         best = np.argsort(-outputs["logits"], axis=1, kind="stable")[:, :16]
         np.testing.assert_array_equal(outputs["token_ids"], best)
-        for row, ids in enumerate(outputs["token_ids"]):
-            winner = pattern[ids[0]]
-            assert len(set(outputs["logits"][row])) <= 4
-            np.testing.assert_array_equal(ids, np.flatnonzero(pattern == winner)[:16])
+        for logits in outputs["logits"]:
+            assert len(set(logits)) < ROWS  # there are ties
 
 
 @pytest.mark.parametrize("kind", ("int8", "ternary", "w4", "w8"))
