@@ -43,6 +43,7 @@ from .checkpoints.text_assets import TextAssets
 from .graph import build_model, build_nodes
 from .model_tensors import ModelTensors, model_tensors
 from .quantize.nested import group_size_for, quantize_nested
+from .quantize.smoothing import smooth
 from .weights_file import WeightsWriter, lay_out
 
 GAMMA = 4
@@ -89,7 +90,7 @@ def export_bundle(
         text_files = _text_files(text, checkpoint.where)
         entries, size = lay_out(tensors.specs())
         with _new_folder(target, size + sum(map(len, text_files.values())) + SPARE_BYTES) as folder:
-            _write_weights(folder / WEIGHTS_FILE, checkpoint, tensors, entries, size)
+            _write_weights(folder / WEIGHTS_FILE, smooth(checkpoint), tensors, entries, size)
             for name, data in text_files.items():
                 _write(folder / name, data)
             graphs = {role: build_nodes(config, entries, role, kv) for role in GRAPH_FILES}

@@ -1,5 +1,6 @@
-"""The model in fp32 NumPy, layer by layer from its checkpoint: the yardstick of an export's
-quality.
+"""The model in fp32 NumPy, streamed layer by layer from its checkpoint: the yardstick of an
+export's
+quality, and what calibration observes.
 
 It shares nothing with the operators but the checkpoint's names and the rotary table, so it also
 tells whether a graph computes the right function.
@@ -7,7 +8,8 @@ tells whether a graph computes the right function.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,10 @@ from .checkpoints.rotary import rotary_table
 
 Floats = NDArray[np.float32]
 
+# (layer, linear, its input [n, K], squared norm of each of its columns [K])
+Observer = Callable[[int, str, Floats, NDArray[np.float64]], None]
+
+_BLOCK_WEIGHTS = 1 << 21
 _HEAD_BLOCK = 64
 
 
@@ -31,37 +37,101 @@ def reference_logits(
     weights'.
     """
     config = checkpoint.config
-    longest = max(len(window) for window in windows)
-    rotary = rotary_table(config.rope, config.head_dim, 0, longest)
+    hidden = run_layers(checkpoint, windows, int8_activations=int8_activations)
+    name = EMBEDDING if config.tied else HEAD
+    table = np.concatenate(
+        [rows for _, rows in checkpoint.blocks(_table(checkpoint, name), _HEAD_BLOCK * 64)]
+    )
+    first = 0
+    for window in windows:
+        end = first + len(window)
+        while first < end:
+            last = min(first + _HEAD_BLOCK, end)
+            yield hidden[first:last] @ table.T
+            first = last
+
+
+def run_layers(
+    checkpoint: Checkpoint,
+    windows: Sequence[Sequence[int]],
+    *,
+    int8_activations: bool = False,
+    observe: Observer | None = None,
+    on_layer: Callable[[], None] = lambda: None,
+) -> Floats:
+    """What the head reads: the normed last hidden rows of all windows end to end, fp32 [n, K].
+
+    ``observe`` is called with the input of every linear of every layer. Weights pass by in blocks
+    of rows, so memory does not grow with the model.
+    """
+    config = checkpoint.config
     quantise = _int8 if int8_activations else (lambda x: x)
-    table = _matrix(checkpoint, Stack(((EMBEDDING, config.vocab_size),), config.hidden_size))
-    hidden = [table[np.asarray(window)] for window in windows]
-    if not config.tied:
-        del table
+    rotary = rotary_table(config.rope, config.head_dim, 0, max(map(len, windows)))
+    hidden = _embed(checkpoint, [token for window in windows for token in window])
     for index in range(config.num_layers):
         tensors = checkpoint.family.layer(config, index)
-        linears = {name: _matrix(checkpoint, stack) for name, stack in tensors.linears.items()}
         vectors = {name: checkpoint.vectors(stack) for name, stack in tensors.vectors.items()}
-        for i, x in enumerate(hidden):
-            normed = quantise(_rms_norm(x, vectors["attention_norm"], config.epsilon))
-            qkv = normed @ linears["qkv"].T
-            attended = _attention(checkpoint, qkv, vectors, rotary)
-            x = x + quantise(attended) @ linears["o"].T
-            normed = quantise(_rms_norm(x, vectors["mlp_norm"], config.epsilon))
-            gate, up = np.split(normed @ linears["gate_up"].T, 2, axis=1)
-            gated = gate / (1 + np.exp(-gate)) * up
-            hidden[i] = x + quantise(gated) @ linears["down"].T
-    if not config.tied:
-        table = _matrix(checkpoint, Stack(((HEAD, config.vocab_size),), config.hidden_size))
+        linear = partial(_linear_of, checkpoint, index, tensors.linears, quantise, observe)
+        qkv = linear("qkv", _rms_norm(hidden, vectors["attention_norm"], config.epsilon))
+        attended, first = [], 0
+        for window in windows:
+            rows = slice(first, first + len(window))
+            attended.append(_attention(checkpoint, qkv[rows], vectors, rotary))
+            first += len(window)
+        hidden = hidden + linear("o", np.concatenate(attended))
+        normed = _rms_norm(hidden, vectors["mlp_norm"], config.epsilon)
+        gate, up = np.split(linear("gate_up", normed), 2, axis=1)
+        hidden = hidden + linear("down", gate / (1 + np.exp(-gate)) * up)
+        on_layer()
     norm = checkpoint.vectors(Stack(((FINAL_NORM, config.hidden_size),)))
-    for x in hidden:
-        normed = quantise(_rms_norm(x, norm, config.epsilon))
-        for first in range(0, len(normed), _HEAD_BLOCK):
-            yield normed[first : first + _HEAD_BLOCK] @ table.T
+    return quantise(_rms_norm(hidden, norm, config.epsilon))
 
 
-def _matrix(checkpoint: Checkpoint, stack: Stack) -> Floats:
-    return np.concatenate([rows for _, rows in checkpoint.blocks(stack, 4096)])
+def _linear_of(
+    checkpoint: Checkpoint,
+    index: int,
+    linears: Mapping[str, Stack],
+    quantise: Callable[[Floats], Floats],
+    observe: Observer | None,
+    name: str,
+    x: Floats,
+) -> Floats:
+    x = quantise(x)
+    out, squares = _linear(checkpoint, linears[name], x)
+    if observe:
+        observe(index, name, x, squares)
+    return out
+
+
+def column_squares(checkpoint: Checkpoint, stack: Stack) -> NDArray[np.float64]:
+    """Squared norm of every column of a matrix, float64 [K]."""
+    squares = np.zeros(stack.width)
+    for _, rows in checkpoint.blocks(stack, _block_rows(stack)):
+        squares += np.square(rows, dtype=np.float64).sum(axis=0)
+    return squares
+
+
+def _table(checkpoint: Checkpoint, name: str) -> Stack:
+    return Stack(((name, checkpoint.config.vocab_size),), checkpoint.config.hidden_size)
+
+
+def _block_rows(stack: Stack) -> int:
+    return max(_BLOCK_WEIGHTS // stack.width, 1)
+
+
+def _embed(checkpoint: Checkpoint, tokens: list[int]) -> Floats:
+    unique, inverse = np.unique(tokens, return_inverse=True)
+    rows = [checkpoint.tensor_rows(EMBEDDING, int(i), int(i) + 1) for i in unique]
+    return np.concatenate(rows)[inverse]
+
+
+def _linear(checkpoint: Checkpoint, stack: Stack, x: Floats) -> tuple[Floats, NDArray[np.float64]]:
+    out = np.empty((len(x), stack.rows), np.float32)
+    squares = np.zeros(stack.width)
+    for first, rows in checkpoint.blocks(stack, _block_rows(stack)):
+        out[:, first : first + len(rows)] = x @ rows.T
+        squares += np.square(rows).sum(axis=0, dtype=np.float64)
+    return out, squares
 
 
 def _rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:
