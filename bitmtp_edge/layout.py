@@ -56,7 +56,7 @@ def pack_weight(codes: NDArray[np.integer], bits: int) -> NDArray[np.int32]:
     rows, width = codes.shape
     tiles, words, _ = packed_shape(rows, width, bits)
     full = np.full((tiles * TILE_ROWS, padded_width(width)), zero_point(bits), np.uint8)
-    full[:rows, :width] = codes + zero_point(bits)
+    full[:rows, :width] = codes.astype(np.int16) + zero_point(bits)
     lanes = full.reshape(tiles, TILE_ROWS, words, 32 // bits)
     packed = np.zeros((tiles, TILE_ROWS, words), np.uint32)
     for column, shift in enumerate(bit_offsets(bits)):
@@ -69,7 +69,9 @@ def unpack_weight(packed: NDArray[np.int32], rows: int, width: int, bits: int) -
     tiles, words, _ = packed.shape
     word = packed.view(np.uint32).transpose(0, 2, 1)[..., None]
     codes = (word >> bit_offsets(bits)) & np.uint32((1 << bits) - 1)
-    full = codes.reshape(tiles * TILE_ROWS, words * (32 // bits)).astype(np.int16) - zero_point(bits)
+    full = codes.reshape(tiles * TILE_ROWS, words * (32 // bits)).astype(np.int16) - zero_point(
+        bits
+    )
     return full[:rows, :width].astype(np.int8)
 
 
@@ -114,5 +116,5 @@ def pack_kv(codes: NDArray[np.integer]) -> NDArray[np.int32]:
     """Packs signed 4-bit ``codes`` int[slots, 2*kv_heads, head_dim] into int32[slots,
     2*kv_heads*head_dim/8]."""
     slots, heads, head_dim = codes.shape
-    unsigned = (codes + 8).astype(np.uint32).reshape(slots, heads * head_dim // 8, 8)
+    unsigned = (codes.astype(np.int16) + 8).astype(np.uint32).reshape(slots, heads * head_dim // 8, 8)
     return np.bitwise_or.reduce(unsigned << bit_offsets(4), axis=2).astype(np.uint32).view(np.int32)

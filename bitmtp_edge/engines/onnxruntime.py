@@ -29,10 +29,12 @@ def session_options(threads: int = 0) -> Any:
     """Options that run reference bodies as they stand.
 
     Graph optimisation is off: constant folding would keep every unpacked weight, 16 times its size.
+    Memory reuse is off: its planner takes a minute over a graph of this many small nodes.
     """
     ort = import_onnxruntime()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = False
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     return options
