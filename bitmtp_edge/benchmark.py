@@ -1,0 +1,281 @@
+"""What decoding costs here: rates of each policy, the steps they are made of, and Python's share.
+
+Every prompt is decoded by each policy in turn, so that what the machine does meanwhile touches all
+of them alike. Decoding is greedy, and the tokens of every policy must be those of AR.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from .decode.generate import GenerationResult
+from .decode.policies import AutoRegressive, Policy
+from .decode.stopping import StopRules
+from .engines.base import Engine, ReplayState, StepOutput, Window
+from .errors import UserError
+from .session import Session
+
+WARM_UP_TOKENS = 8
+PYTHON_TOKENS = 256
+PYTHON_REPEATS = 5
+
+
+class TimedEngine(Engine):
+    """Another engine, and the seconds that each of its replays took."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.inner = engine
+        self.name = engine.name
+        self.seconds: dict[ReplayState, list[float]] = {}
+
+    @property
+    def segment(self) -> int:
+        return self.inner.segment
+
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        began = perf_counter()
+        output = self.inner.replay(state, window)
+        self.seconds.setdefault(state, []).append(perf_counter() - began)
+        return output
+
+    @property
+    def threads(self) -> int | None:
+        return self.inner.threads
+
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        self.inner.promote(rows, at)
+
+    def grow(self, segment: int, rows: int) -> None:
+        self.inner.grow(segment, rows)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A replay state that decoding used: how often, and its median cost in ms."""
+
+    role: str
+    width: int
+    outputs: int
+    segment: int
+    count: int
+    median_ms: float
+
+
+@dataclass(frozen=True)
+class PolicyReport:
+    """Medians over every reply of one policy.
+
+    prefill_tokens_per_s counts the prompt's tokens. acceptance_rate: accepted drafts of all drafts,
+    None without drafts. speedup_over_ar: median of the decode rate over AR's on the same prompt in
+    the same round; None without AR. same_tokens_as_ar: None without AR; ``difference`` tells the
+    first that differs. python_ms_per_step: what Python costs between two C steps, measured with an
+    empty plan; None where the engine is not ``cpu``.
+    """
+
+    policy: str
+    settings: dict[str, Any]
+    replies: int
+    generated_tokens: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    tokens_per_iteration: float
+    acceptance_rate: float | None
+    speedup_over_ar: float | None
+    same_tokens_as_ar: bool | None
+    difference: str | None
+    python_ms_per_step: float | None
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """``steps`` are those of all policies and of prefill."""
+
+    bundle: str
+    model: str
+    engine: str
+    threads: int | None
+    prompts: int
+    repeat: int
+    max_new_tokens: int
+    policies: list[PolicyReport]
+    steps: list[StepCost]
+
+    @property
+    def ok(self) -> bool:
+        """No policy returned other tokens than AR."""
+        return all(report.same_tokens_as_ar is not False for report in self.policies)
+
+
+@dataclass
+class _Samples:
+    """Replies of one policy, in order of (round, prompt)."""
+
+    policy: Policy
+    replies: list[GenerationResult] = field(default_factory=list)
+
+
+def read_prompts(path: str | Path) -> list[str]:
+    """Prompts of a file: one a line, or in a ``.jsonl`` one object a line with "prompt".
+
+    Blank lines are skipped. Raises UserError for a file that is unreadable, empty or malformed.
+    """
+    source = Path(path)
+    try:
+        text = source.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{source} is not UTF-8 text (byte {error.start})") from None
+    prompts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        if source.suffix != ".jsonl":
+            prompts.append(line.strip())
+            continue
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            value = None
+        prompt = value.get("prompt") if isinstance(value, dict) else None
+        if not isinstance(prompt, str) or not prompt:
+            raise UserError(
+                f'{source}, line {number}: expected an object such as {{"prompt": "Hi"}}'
+            )
+        prompts.append(prompt)
+    if not prompts:
+        raise UserError(f"{source} holds no prompts: expected one a line")
+    return prompts
+
+
+def benchmark(
+    session: Session,
+    prompts: Sequence[str],
+    policies: Sequence[Policy],
+    *,
+    repeat: int = 3,
+    max_new_tokens: int = 128,
+    advance: Callable[[], None] = lambda: None,
+) -> BenchReport:
+    """Decodes every prompt ``repeat`` times with each of ``policies``; ``advance`` is called after
+    each reply.
+
+    Raises UserError for a prompt that the context cannot hold.
+    """
+    timed = TimedEngine(session.engine)
+    measured = Session(session.bundle, timed)
+    prompt_ids = [session.prompt_ids(prompt) for prompt in prompts]
+    samples = [_Samples(policy) for policy in policies]
+    for policy in policies:  # plans are made, and weights read from disk, at first use
+        measured.reply(measured.decoder(policy), prompt_ids[0], WARM_UP_TOKENS)
+    timed.seconds.clear()
+    for _ in range(repeat):
+        for ids in prompt_ids:
+            for sample in samples:
+                reply = measured.reply(measured.decoder(sample.policy), ids, max_new_tokens)
+                if reply.finish_reason == "interrupted":
+                    raise KeyboardInterrupt
+                sample.replies.append(reply)
+                advance()
+    ar = next((each for each in samples if isinstance(each.policy, AutoRegressive)), None)
+    return BenchReport(
+        bundle=str(session.bundle.path),
+        model=session.bundle.model.name,
+        engine=session.engine.name,
+        threads=session.engine.threads,
+        prompts=len(prompts),
+        repeat=repeat,
+        max_new_tokens=max_new_tokens,
+        policies=[
+            _policy_report(sample, ar, python_ms_per_step(session, sample.policy, prompt_ids[0]))
+            for sample in samples
+        ],
+        steps=_step_costs(timed.seconds),
+    )
+
+
+def python_ms_per_step(session: Session, policy: Policy, prompt_ids: Sequence[int]) -> float | None:
+    """Milliseconds of Python for each step of ``policy``: window, C call, outputs, promotion, text.
+
+    The whole decoding loop runs on a CPU engine whose plans have no calls. None on other engines.
+    """
+    if session.engine.name != "cpu":
+        return None
+    from .engines.cpu import CpuEngine
+
+    samples = []
+    with Session(session.bundle, CpuEngine(session.bundle, threads=1, empty=True)) as empty:
+        room = session.states.context - len(prompt_ids)
+        for _ in range(PYTHON_REPEATS):
+            # No step writes a token, so all are token 0, which may be a stop token.
+            decoder = empty.decoder(policy)
+            reply = empty.reply(decoder, prompt_ids, min(PYTHON_TOKENS, room), StopRules())
+            samples.append(1e3 * reply.decode_s / (reply.draft_steps + reply.verify_steps))
+    return median(samples)
+
+
+def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | None) -> PolicyReport:
+    replies = sample.replies
+    drafted = sum(reply.drafted_tokens for reply in replies)
+    speedup = difference = None
+    if ar is not None:
+        pairs = list(zip(replies, ar.replies, strict=True))
+        speedup = _median(a.tokens_per_s / b.tokens_per_s for a, b in pairs if b.tokens_per_s)
+        difference = next(filter(None, (_difference(a, b) for a, b in pairs)), None)
+    return PolicyReport(
+        policy=sample.policy.name,
+        settings=asdict(sample.policy),
+        replies=len(replies),
+        generated_tokens=sum(reply.generated_tokens for reply in replies),
+        prefill_tokens_per_s=_median(r.prompt_tokens / r.prefill_s for r in replies if r.prefill_s),
+        decode_tokens_per_s=_median(reply.tokens_per_s for reply in replies),
+        tokens_per_iteration=_median(reply.tokens_per_iteration for reply in replies),
+        acceptance_rate=sum(sum(r.accepted_lengths) for r in replies) / drafted
+        if drafted
+        else None,
+        speedup_over_ar=speedup,
+        same_tokens_as_ar=None if ar is None else difference is None,
+        difference=difference,
+        python_ms_per_step=python_ms,
+    )
+
+
+def _difference(reply: GenerationResult, ar: GenerationResult) -> str | None:
+    """Where a reply leaves AR's, or None."""
+    if reply.token_ids == ar.token_ids:
+        return None
+    pairs = zip(reply.token_ids, ar.token_ids, strict=False)
+    shorter = min(len(reply.token_ids), len(ar.token_ids))
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+    here = (
+        f"token {ids[at]}" if at < len(ids) else "end" for ids in (reply.token_ids, ar.token_ids)
+    )
+    return "at token {} of a reply: {}, AR has {}".format(at, *here)
+
+
+def _step_costs(seconds: dict[ReplayState, list[float]]) -> list[StepCost]:
+    states = sorted(seconds, key=lambda s: (s.role, s.width, s.outputs, s.segment))
+    return [
+        StepCost(
+            state.role,
+            state.width,
+            state.outputs,
+            state.segment,
+            len(seconds[state]),
+            1e3 * median(seconds[state]),
+        )
+        for state in states
+    ]
+
+
+def _median(values: Iterable[float]) -> float:
+    """The median; 0 of nothing."""
+    found = list(values)
+    return median(found) if found else 0.0

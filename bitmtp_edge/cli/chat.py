@@ -1,0 +1,150 @@
+"""Talk with a model, turn after turn."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import UserError
+from .options import (
+    DecodingChoice,
+    EngineChoice,
+    bundle_argument,
+    decoding_options,
+    engine_options,
+    max_new_tokens_option,
+    stop_option,
+)
+from .reply import ReplyPrinter, print_stats
+
+if TYPE_CHECKING:
+    from ..decode.loop import Decoder
+    from ..decode.stopping import StopRules
+    from ..session import Session
+
+PROMPT = "> "
+HELP = """\
+/reset  forget the conversation
+/help   show this
+/exit   leave (as do Ctrl-D, and Ctrl-C at the prompt)
+Ctrl-C  during a reply: stop the reply"""
+
+
+@click.command(name="chat", help=__doc__)
+@bundle_argument
+@click.option("--system", metavar="TEXT", help="A system message for every conversation.")
+@max_new_tokens_option(512)
+@stop_option
+@decoding_options
+@engine_options
+def command(
+    bundle: str,
+    system: str | None,
+    max_new_tokens: int,
+    stop: tuple[str, ...],
+    decoding: DecodingChoice,
+    engine: EngineChoice,
+) -> None:
+    with engine.open(bundle) as session:
+        decoder = decoding.decoder(session)
+        chat = Chat(session, decoder, session.stop_rules(stop), max_new_tokens, system)
+        if sys.stdin.isatty():
+            model, policy = session.bundle.model.name, decoder.policy.name
+            click.echo(f"{model}, engine {session.engine.name}, policy {policy}; /help", err=True)
+        try:
+            for line in _lines():
+                if not chat.take(line):
+                    break
+        except KeyboardInterrupt:
+            click.echo(err=True)
+
+
+class Chat:
+    """One conversation after another; a reply that fails leaves the conversation as it was."""
+
+    def __init__(
+        self,
+        session: Session,
+        decoder: Decoder,
+        rules: StopRules,
+        max_new_tokens: int,
+        system: str | None,
+    ) -> None:
+        """Raises UserError if the model cannot chat, or takes no system message."""
+        self._session = session
+        self._decoder = decoder
+        self._rules = rules
+        self._max_new_tokens = max_new_tokens
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
+        self._messages = list(self._opening)
+        session.chat_ids([*self._opening, {"role": "user", "content": "?"}])
+
+    def take(self, line: str) -> bool:
+        """Answers one line of input; false if it asks to leave."""
+        text = line.strip()
+        if text.startswith("/") and len(text.split()) == 1:
+            return self._obey(text)
+        if text:
+            try:
+                self._answer(text)
+            except UserError as error:
+                _tell(str(error))
+        return True
+
+    def _obey(self, text: str) -> bool:
+        if text == "/reset":
+            self._messages = list(self._opening)
+            _tell("the conversation is forgotten")
+        elif text == "/help":
+            click.echo(HELP, err=True)
+        elif text != "/exit":
+            _tell(f"no command {text}: /help lists them")
+        return text != "/exit"
+
+    def _answer(self, text: str) -> None:
+        asked = [*self._messages, {"role": "user", "content": text}]
+        printer = ReplyPrinter()
+        try:
+            ids = self._session.chat_ids(asked)
+            if len(ids) >= self._decoder.context:
+                raise UserError(
+                    f"with this message the conversation has {len(ids)} tokens, over the context "
+                    f"of {self._decoder.context}: say it shorter, or /reset"
+                )
+            result = printer.print(
+                self._session, self._decoder, ids, self._max_new_tokens, self._rules
+            )
+            print_stats(result)
+        except KeyboardInterrupt:
+            # Decoding ends a reply by itself; this is the moment before it, or after.
+            click.echo(err=True)
+        self._messages = [*asked, {"role": "assistant", "content": printer.shown}]
+
+
+def _lines() -> Iterator[str]:
+    """Lines of the user: edited at a prompt on a terminal, else read as they come."""
+    if not sys.stdin.isatty():
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError:
+                raise UserError(f"line {number} of stdin is not UTF-8: convert it first") from None
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  input() then has line editing and history
+    while True:
+        try:
+            yield input(PROMPT)
+        except EOFError:
+            click.echo(err=True)
+            return
+        except UnicodeDecodeError:
+            _tell("that line is not UTF-8: type it again")
+
+
+def _tell(text: str) -> None:
+    click.echo(f"({' '.join(text.split())})", err=True)

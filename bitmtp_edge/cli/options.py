@@ -1,0 +1,194 @@
+"""Options that verbs share, each group gathered into one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..decode.loop import Decoder
+    from ..decode.sampling import SamplingParams
+    from ..session import Session
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+POLICY_NAMES = ("ar", "nested")
+Count = click.IntRange(1)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """``--engine``, ``--provider``, ``--threads``."""
+
+    name: str
+    provider: str | None
+    threads: int
+
+    def open(self, bundle: str) -> Session:
+        """The session of ``bundle`` on this engine."""
+        from ..engines.registry import EngineOptions
+        from ..session import Session
+
+        if self.provider is not None and self.name != "onnxruntime":
+            raise UserError("--provider is an ONNX Runtime provider: add --engine onnxruntime")
+        return Session.open(bundle, self.name, EngineOptions(self.threads, self.provider))
+
+
+@dataclass(frozen=True)
+class DecodingChoice:
+    """``--policy``, ``--gamma``, ``--context``, ``--temperature``, ``--top-k``, ``--top-p``,
+    ``--seed``."""
+
+    policy: str | None
+    gamma: int | None
+    context: int | None
+    sampling: SamplingParams
+
+    def decoder(self, session: Session) -> Decoder:
+        policy = session.policy(self.policy, self.gamma)
+        return session.decoder(policy, sampling=self.sampling, context=self.context)
+
+
+def engine_options(function: Function) -> Function:
+    """Adds the options of :class:`EngineChoice`; the verb takes it as ``engine``."""
+
+    @wraps(function)
+    def gather(*, engine: str, provider: str | None, threads: int, **rest: Any) -> Any:
+        return function(engine=EngineChoice(engine, provider, threads), **rest)
+
+    return _with_options(
+        gather,
+        click.option(
+            "--engine",
+            default="auto",
+            show_default=True,
+            metavar="NAME",
+            help="auto, cpu or onnxruntime; `doctor` tells what works here.",
+        ),
+        click.option(
+            "--provider",
+            metavar="NAME",
+            help="Execution provider of --engine onnxruntime, such as CUDAExecutionProvider.",
+        ),
+        click.option(
+            "--threads",
+            type=click.IntRange(0),
+            default=0,
+            metavar="N",
+            help="Threads of the engine [default: one a processor].",
+        ),
+    )
+
+
+def policy_options(function: Function) -> Function:
+    """Adds ``policy`` and ``gamma``; None where the bundle's own default holds."""
+    return _with_options(
+        function,
+        click.option(
+            "--policy",
+            type=click.Choice(POLICY_NAMES),
+            help="ar: a token at a time. nested: draft on the base plane, verify on both "
+            "[default: the bundle's].",
+        ),
+        gamma_option,
+    )
+
+
+def decoding_options(function: Function) -> Function:
+    """Adds the options of :class:`DecodingChoice`; the verb takes it as ``decoding``."""
+
+    @wraps(function)
+    def gather(
+        *,
+        policy: str | None,
+        gamma: int | None,
+        context: int | None,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        seed: int | None,
+        **rest: Any,
+    ) -> Any:
+        from ..decode.sampling import SamplingParams
+
+        sampling = SamplingParams(temperature, top_k, top_p, seed)
+        return function(decoding=DecodingChoice(policy, gamma, context, sampling), **rest)
+
+    return _with_options(
+        policy_options(gather),
+        click.option(
+            "--context",
+            type=click.IntRange(2),
+            metavar="N",
+            help="Tokens that prompt and reply may have together [default: the bundle's].",
+        ),
+        click.option(
+            "--temperature",
+            type=float,
+            default=0.0,
+            show_default=True,
+            metavar="T",
+            help="0 takes the most likely token.",
+        ),
+        click.option(
+            "--top-k",
+            type=int,
+            default=0,
+            metavar="K",
+            help="Sample from the K most likely tokens [default: all].",
+        ),
+        click.option(
+            "--top-p",
+            type=float,
+            default=1.0,
+            metavar="P",
+            help="Sample from the fewest tokens of probability P together [default: 1].",
+        ),
+        click.option(
+            "--seed", type=int, metavar="N", help="Makes sampling repeatable [default: none]."
+        ),
+    )
+
+
+def gamma_option(function: Function) -> Function:
+    return click.option(
+        "--gamma",
+        type=Count,
+        metavar="N",
+        help="Drafts an iteration of policy nested [default: the bundle's].",
+    )(function)
+
+
+def max_new_tokens_option(default: int) -> Callable[[Function], Function]:
+    return click.option(
+        "--max-new-tokens",
+        type=Count,
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="Longest reply, in tokens.",
+    )
+
+
+def stop_option(function: Function) -> Function:
+    return click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        help="End the reply before this text; may be repeated.",
+    )(function)
+
+
+def bundle_argument(function: Function) -> Function:
+    return click.argument("bundle", type=click.Path())(function)
+
+
+def _with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
+    for option in reversed(options):
+        function = option(function)
+    return function

@@ -1,0 +1,87 @@
+"""How a reply looks on a terminal and in a pipe: text on stdout, all else on stderr."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..decode.generate import GenerationResult
+    from ..decode.loop import Decoder
+    from ..decode.stopping import StopRules
+    from ..session import Session
+
+# A prompt that one or two steps read is read before a note about it could be.
+NOTED_PROMPT = 512
+
+
+class ReplyPrinter:
+    """Prints one reply as its text becomes certain; ``shown`` is the text so far."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A locale that lacks a character must not end the reply.
+            sys.stdout.reconfigure(errors="replace")
+
+    def print(
+        self,
+        session: Session,
+        decoder: Decoder,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        rules: StopRules,
+    ) -> GenerationResult:
+        """Decodes the reply and leaves the cursor at the start of a line."""
+        try:
+            return session.reply(
+                decoder, prompt_ids, max_new_tokens, rules, self._show, _note_prefill
+            )
+        finally:
+            if self.shown and not self.shown.endswith("\n"):
+                click.echo()
+
+    def _show(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self.shown += text
+
+
+def stats_line(result: GenerationResult) -> str:
+    """Length and speed of a reply, and what drafting did for it."""
+    parts = [f"{_count(result.generated_tokens, 'token')}, {result.tokens_per_s:.1f} tok/s"]
+    if result.draft_steps:
+        parts.append(f"{result.tokens_per_iteration:.2f} tokens an iteration")
+        parts.append(f"{sum(result.accepted_lengths)} of {result.drafted_tokens} drafts accepted")
+    read = result.prompt_tokens - result.reused_tokens
+    kept = f" ({result.reused_tokens} kept)" if result.reused_tokens else ""
+    parts.append(f"prompt {read}{kept} in {result.prefill_s:.2f} s")
+    ended = {
+        "interrupted": "stopped",
+        "length": "ended by --max-new-tokens",
+        "context": "the context is full",
+    }
+    if result.finish_reason in ended:
+        parts.append(ended[result.finish_reason])
+    return ", ".join(parts)
+
+
+def print_stats(result: GenerationResult) -> None:
+    """The stats line on stderr, dim on a terminal."""
+    click.secho(f"[{stats_line(result)}]", dim=True, err=True)
+
+
+def _note_prefill(done: int, total: int) -> None:
+    if total < NOTED_PROMPT or not sys.stderr.isatty():
+        return
+    note = f"reading the prompt: {done} of {total} tokens" if done < total else ""
+    sys.stderr.write(f"\r{note}\x1b[K")
+    sys.stderr.flush()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,159 @@
+"""A bundle made ready to answer: the one way in for ``run``, ``chat``, ``bench`` and the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
+from .decode.generate import GenerationResult, generate
+from .decode.loop import Decoder
+from .decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from .decode.replay_states import ReplayStates
+from .decode.sampling import SamplingParams
+from .decode.stopping import StopRules
+from .engines.base import Engine
+from .engines.registry import EngineOptions, open_engine
+from .errors import UserError
+from .text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .text.chat_template import ChatTemplate
+
+POLICIES = ("ar", "nested")
+
+
+class Session:
+    """Bundle, tokenizer, chat template and engine. Use as a context manager, or call :meth:`close`.
+
+    An engine holds one sequence: of several decoders only the newest may be in use.
+    """
+
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        self.bundle = bundle
+        self.engine = engine
+        self.tokenizer = Tokenizer.load(bundle.file(TOKENIZER_FILE))
+        replay = bundle.replay
+        self.states = ReplayStates(
+            segments=replay.segments,
+            draft_widths=replay.draft_widths,
+            verify_widths=replay.verify_widths,
+            prefill_chunk=replay.max_width,
+            context=bundle.model.context,
+        )
+
+    @classmethod
+    def open(
+        cls, path: str | Path, engine: str = "auto", options: EngineOptions | None = None
+    ) -> Session:
+        """Opens the bundle at ``path`` on ``engine``.
+
+        Raises UserError for a bundle that is missing or damaged, and for an engine that is unknown
+        or does not work here.
+        """
+        bundle = Bundle.open(path)
+        return cls(bundle, open_engine(engine, bundle, options))
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The checkpoint's chat template, or None. Raises UserError if it is damaged."""
+        if TEMPLATE_FILE not in self.bundle.manifest.files:
+            return None
+        from .text.chat_template import ChatTemplate
+
+        path = self.bundle.file(TEMPLATE_FILE)
+        try:
+            source = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is not UTF-8 text: export the bundle again") from None
+        defaults = self.bundle.decoding
+        return ChatTemplate(
+            source,
+            bos_token=self._token(defaults.bos_id),
+            eos_token=self._token(next(iter(defaults.stop_ids), None)),
+        )
+
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation, ready for the reply: rendered once and tokenised whole.
+
+        messages: each with "role" and "content". Raises UserError if the bundle has no chat
+        template, or its template refuses the messages.
+        """
+        if self.template is None:
+            raise UserError(
+                f"{self.bundle.path} has no chat template: its model completes text and does not "
+                "chat; use  bitmtp-edge run --raw"
+            )
+        return self.tokenizer.encode(self.template.render(messages))
+
+    def prompt_ids(self, text: str, *, raw: bool = False) -> list[int]:
+        """Ids of one prompt: as a user's message where the bundle has a chat template, unless
+        ``raw``; else as text to go on with."""
+        if raw or self.template is None:
+            return self.tokenizer.encode(text, add_special=True)
+        return self.chat_ids([{"role": "user", "content": text}])
+
+    def policy(self, name: str | None = None, gamma: int | None = None) -> Policy:
+        """A policy of :data:`POLICIES`; None takes what the bundle was exported with.
+
+        Raises UserError for another name, or gamma out of range.
+        """
+        defaults = self.bundle.decoding
+        name = defaults.policy if name is None else name
+        if name == "ar":
+            return AutoRegressive()
+        if name == "nested":
+            return NestedSelfSpeculation(
+                defaults.gamma if gamma is None else gamma,
+                defaults.kv4_from_segment,
+                defaults.recent_n,
+            )
+        raise UserError(f"no policy {name!r}: choose {' or '.join(POLICIES)}")
+
+    def decoder(
+        self,
+        policy: Policy | None = None,
+        *,
+        sampling: SamplingParams | None = None,
+        context: int | None = None,
+    ) -> Decoder:
+        """A decoder of a new sequence; ``context`` limits it below what the bundle serves.
+
+        Raises UserError if the policy's steps fit none of the bundle's replay states.
+        """
+        policy = self.policy() if policy is None else policy
+        return Decoder(self.engine, self.states, policy, sampling=sampling, context=context)
+
+    def stop_rules(self, stop_strings: Iterable[str] = ()) -> StopRules:
+        """The model's stop tokens, and ``stop_strings``. Raises UserError for an empty string."""
+        return StopRules(frozenset(self.bundle.decoding.stop_ids), tuple(stop_strings))
+
+    def reply(
+        self,
+        decoder: Decoder,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        rules: StopRules | None = None,
+        on_text: Callable[[str], None] | None = None,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> GenerationResult:
+        """:func:`generate` with this session's tokenizer; without ``rules``, its stop tokens."""
+        rules = self.stop_rules() if rules is None else rules
+        return generate(
+            decoder, self.tokenizer, prompt_ids, max_new_tokens, rules, on_text, on_prefill
+        )
+
+    def close(self) -> None:
+        """Closes the engine."""
+        self.engine.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _token(self, index: int | None) -> str:
+        return "" if index is None else self.tokenizer.token_of(index) or ""

@@ -1,0 +1,192 @@
+"""Plain decoding beside nested decoding, on three prompts.
+
+Usage: python examples/demo.py BUNDLE
+
+In the nested reply, what was drafted on the base plane and accepted is green; the tokens that the
+verify step itself chose are plain.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+from bitmtp_edge.decode.generate import GenerationResult
+from bitmtp_edge.decode.policies import Policy
+from bitmtp_edge.errors import UserError
+from bitmtp_edge.session import Session
+
+PROMPTS = (
+    "Explain in simple words how a rainbow forms.",
+    "Write two sentences about a fox who learns to sail.",
+    "Give me three tips for better sleep.",
+)
+HEADING = ("prompt", "tokens", "ar tok/s", "nested tok/s", "speed-up", "tokens/step", "same text")
+TOKENS = 64
+LABEL = 8
+WIDEST = 100
+BOLD, DIM, GREEN, CYAN = "1", "2", "32", "36"
+
+
+class Screen:
+    """Stdout with colours where they are wanted, and text that wraps in a column as it arrives."""
+
+    def __init__(self) -> None:
+        self.width = min(shutil.get_terminal_size().columns, WIDEST)
+        self._coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._column = 0
+        self._space = ""
+        self._word: list[tuple[str, str]] = []
+
+    def line(self, text: str = "", style: str = "") -> None:
+        print(self._paint(text, style), flush=True)
+
+    def column(self, label: str = "") -> None:
+        """Starts a column of text to the right of ``label``."""
+        sys.stdout.write(self._paint(label.ljust(LABEL), CYAN))
+        self._column = LABEL
+
+    def stream(self, text: str, style: str = "") -> None:
+        """More text of the column. A word is held until it ends, since it may need a new line."""
+        for character in text:
+            if not character.isspace():
+                self._word.append((character, style))
+            else:
+                self._end_word()
+                self._space += character
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Ends the column; white space at its end is left out."""
+        self._end_word()
+        self._space = ""
+        self.line()
+
+    def note(self, text: str) -> None:
+        """A dim text below the column."""
+        self.column()
+        self.stream(text, DIM)
+        self.end()
+
+    def _end_word(self) -> None:
+        if not self._word:
+            return
+        *ended, space = self._space.replace("\t", "    ").split("\n")
+        if not ended and self._column + len(space) + len(self._word) > self.width:
+            ended, space = [""], ""
+        if ended:
+            sys.stdout.write("\n" * len(ended) + " " * LABEL)
+            self._column = LABEL
+        sys.stdout.write(space)
+        for text, style in _runs(self._word):
+            sys.stdout.write(self._paint(text, style))
+        self._column += len(space) + len(self._word)
+        self._space = ""
+        self._word.clear()
+
+    def _paint(self, text: str, style: str) -> str:
+        return f"\x1b[{style}m{text}\x1b[0m" if style and text and self._coloured else text
+
+
+def _runs(characters: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Neighbours of one style joined."""
+    start = 0
+    for end in range(1, len(characters) + 1):
+        if end == len(characters) or characters[end][1] != characters[start][1]:
+            yield "".join(text for text, _ in characters[start:end]), characters[start][1]
+            start = end
+
+
+def reply(session: Session, screen: Screen, policy: Policy, ids: list[int]) -> GenerationResult:
+    """Decodes and shows one reply."""
+    decoder = session.decoder(policy)
+    shown = len(ids)
+
+    def show(text: str) -> None:
+        nonlocal shown
+        tokens = decoder.prefix.tokens
+        own = session.tokenizer.decode(tokens[-1:])  # the verify step's own token ends a block
+        cut = len(text) - len(own) if text.endswith(own) else len(text)
+        screen.stream(text[:cut], GREEN if len(tokens) - shown > 1 else "")
+        screen.stream(text[cut:])
+        shown = len(tokens)
+
+    screen.column(policy.name)
+    result = session.reply(decoder, ids, TOKENS, on_text=show)
+    screen.end()
+    if result.finish_reason == "interrupted":
+        raise KeyboardInterrupt
+    return result
+
+
+def table(screen: Screen, rows: list[tuple[str, ...]]) -> None:
+    """The first column to the left, numbers to the right, the heading bold."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for index, (first, *rest) in enumerate(rows):
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        screen.line("   ".join([first.ljust(widths[0]), *cells]), "" if index else BOLD)
+
+
+def demo(path: str) -> int:
+    """Shows it; 1 if nested decoding returned other tokens than plain decoding."""
+    screen = Screen()
+    with Session.open(path) as session:
+        plain, nested = session.policy("ar"), session.policy("nested")
+        for policy in (plain, nested):  # read the weights from disk before the first rate counts
+            session.reply(session.decoder(policy), session.prompt_ids("Hi"), nested.max_drafts + 2)
+        where = f"engine {session.engine.name}, {session.engine.threads} threads"
+        screen.line(f"{session.bundle.model.name}, nested 4/8-bit weights, {where}", BOLD)
+        rows = [HEADING]
+        for number, prompt in enumerate(PROMPTS, 1):
+            ids = session.prompt_ids(prompt)
+            screen.line()
+            screen.line(f"{number}. {prompt}", BOLD)
+            ar = reply(session, screen, plain, ids)
+            screen.note(f"{ar.tokens_per_s:.1f} tok/s, 1 token a step")
+            ours = reply(session, screen, nested, ids)
+            screen.note(
+                f"{ours.tokens_per_s:.1f} tok/s, {ours.tokens_per_iteration:.2f} tokens a verify "
+                f"step; accepted of {nested.max_drafts} drafts each: "
+                f"{' '.join(map(str, ours.accepted_lengths))}"
+            )
+            same = ar.token_ids == ours.token_ids
+            rows.append(
+                (
+                    f"{number}.",
+                    str(ours.generated_tokens),
+                    f"{ar.tokens_per_s:.1f}",
+                    f"{ours.tokens_per_s:.1f}",
+                    f"{ours.tokens_per_s / ar.tokens_per_s:.2f}x",
+                    f"{ours.tokens_per_iteration:.2f}",
+                    "yes" if same else "NO",
+                )
+            )
+    screen.line()
+    table(screen, rows)
+    screen.line()
+    if any(row[-1] == "NO" for row in rows):
+        screen.line("Nested decoding returned other tokens than plain decoding: that is a bug.")
+        return 1
+    screen.line("Every reply has the same tokens: the verify step decides all of them,")
+    screen.line("and the drafts only tell it how many to decide at once.")
+    return 0
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print(f"usage: {sys.argv[0]} BUNDLE", file=sys.stderr)
+        return 2
+    try:
+        return demo(sys.argv[1])
+    except UserError as error:
+        print(f"demo: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print()
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

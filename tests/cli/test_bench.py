@@ -1,0 +1,182 @@
+"""`bitmtp-edge bench`: its figures, its check against AR, and its prompt files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from bitmtp_edge import benchmark, session
+from bitmtp_edge.benchmark import TimedEngine, read_prompts
+from bitmtp_edge.cli import options
+from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
+from bitmtp_edge.errors import UserError
+
+from .conftest import Done
+
+Verb = Callable[..., Done]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("the hat\n\nan inn\n")
+    return path
+
+
+def test_json_has_the_figures_of_every_policy(verb: Verb, bundle: Path, prompts: Path) -> None:
+    limits = ("--repeat", 2, "--max-new-tokens", 16, "--gamma", 3)
+    done = verb("bench", bundle, "--prompts", prompts, *limits, "--json")
+    assert done.code == 0
+    report = done.json
+    assert report["ok"]
+    assert (report["prompts"], report["repeat"]) == (2, 2)
+    ar, nested = report["policies"]
+    assert (ar["policy"], nested["policy"]) == ("ar", "nested")
+    assert nested["settings"]["gamma"] == 3
+    assert ar["replies"] == nested["replies"] == 4
+    assert ar["generated_tokens"] == nested["generated_tokens"]
+    assert ar["speedup_over_ar"] == 1.0
+    assert (ar["acceptance_rate"], ar["tokens_per_iteration"]) == (None, 1.0)
+    assert 0 <= nested["acceptance_rate"] <= 1
+    assert 1 <= nested["tokens_per_iteration"] <= 4
+    assert nested["speedup_over_ar"] > 0
+    assert nested["same_tokens_as_ar"] is True
+    for policy in (ar, nested):
+        assert policy["prefill_tokens_per_s"] > 0
+        assert policy["decode_tokens_per_s"] > 0
+        assert policy["python_ms_per_step"] > 0
+    steps = {(s["role"], s["width"], s["outputs"]): s for s in report["steps"]}
+    assert steps.keys() >= {("draft", 1, 1), ("verify", 1, 1), ("verify", 5, 5)}
+    assert all(s["count"] > 0 and s["median_ms"] > 0 for s in report["steps"])
+    assert {role for role, *_ in steps} == set(get_args(Role))
+
+
+def test_the_table_tells_what_the_json_does(verb: Verb, bundle: Path, prompts: Path) -> None:
+    limits = ("--repeat", 1, "--max-new-tokens", 8)
+    done = verb("bench", bundle, "--prompts", prompts, *limits)
+    assert done.code == 0
+    assert "2 prompts, 1 rounds, up to 8 tokens; medians" in done.out
+    assert "nested, gamma 4" in done.out
+    assert "ms a step, measured with an empty plan" in done.out
+    assert "nested: its tokens are AR's, token for token (2 replies)" in done.out
+    assert "bench: 100%  4/4 replies" in done.err
+
+
+def test_one_policy_alone_is_compared_with_nothing(verb: Verb, bundle: Path, prompts: Path) -> None:
+    limits = ("--repeat", 1, "--max-new-tokens", 4)
+    done = verb("bench", bundle, "--prompts", prompts, "--policy", "nested", *limits, "--json")
+    (nested,) = done.json["policies"]
+    assert nested["speedup_over_ar"] is None
+    assert nested["same_tokens_as_ar"] is None
+
+
+def test_other_tokens_than_ar_are_told(
+    verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = TimedEngine.replay
+
+    def lossy(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
+        output = replay(self, state, window)
+        return replace(output, token_ids=output.token_ids + (state.outputs > 1))
+
+    monkeypatch.setattr(TimedEngine, "replay", lossy)
+    done = verb("bench", bundle, "--prompts", prompts, "--repeat", 1, "--max-new-tokens", 8)
+    assert done.code == 1
+    assert "nested: its tokens DIFFER from AR's: at token 0 of a reply: token " in done.out
+
+
+def test_an_interrupt_ends_it(
+    verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = TimedEngine.replay
+    calls: list[int] = []
+
+    def interrupted(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
+        calls.append(1)
+        if len(calls) == 60:
+            raise KeyboardInterrupt
+        return replay(self, state, window)
+
+    monkeypatch.setattr(TimedEngine, "replay", interrupted)
+    done = verb("bench", bundle, "--prompts", prompts)
+    assert done.code == 130
+    assert done.out.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.txt", " one \n\n# two\n", ["one", "# two"]),
+        ("a.jsonl", '{"prompt": "one\\ntwo", "id": 3}\n\n{"prompt": " x"}\n', ["one\ntwo", " x"]),
+    ],
+)
+def test_prompt_files(tmp_path: Path, name: str, text: str, expected: Sequence[str]) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert read_prompts(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("a.txt", b"", "holds no prompts"),
+        ("a.txt", b"\n \n", "holds no prompts"),
+        ("a.txt", b"ok\n\xff", "not UTF-8 text (byte 3)"),
+        ("a.jsonl", b'{"prompt": "x"}\n{', "line 2: expected an object"),
+        ("a.jsonl", b"[1]", "line 1: expected an object"),
+        ("a.jsonl", b'{"prompt": 3}', "line 1: expected an object"),
+        ("a.jsonl", b'{"prompt": ""}', "line 1: expected an object"),
+        ("a.jsonl", b"[" * 100_000, "line 1: expected an object"),
+    ],
+)
+def test_prompt_files_that_are_none(tmp_path: Path, name: str, data: bytes, told: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"\.(txt|jsonl)") as error:
+        read_prompts(path)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--prompts", "/nonexistent/p.txt"), "/nonexistent/p.txt: No such file or directory"),
+        (("--prompts", "PROMPTS", "--repeat", "0"), "--repeat"),
+        (("--prompts", "PROMPTS", "--gamma", "0"), "--gamma"),
+        (("--prompts", "PROMPTS", "--policy", "magic"), "'magic' is not one of"),
+        (("--prompts", "PROMPTS", "--engine", "magic"), "no engine 'magic'"),
+        ((), "Missing option '--prompts'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    verb: Verb, bundle: Path, prompts: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    given = [str(prompts) if argument == "PROMPTS" else argument for argument in arguments]
+    assert told in verb("bench", bundle, *given).refused()
+
+
+def test_a_prompt_over_the_context_is_told(verb: Verb, bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("x" * 300)
+    done = verb("bench", bundle, "--prompts", path)
+    assert done.code == 2
+    assert "the context of 256" in done.err.splitlines()[-1]
+
+
+def test_the_shipped_prompts_can_be_read() -> None:
+    assert len(read_prompts(ROOT / "examples" / "prompts.txt")) == 8
+
+
+def test_the_command_line_offers_the_policies_there_are() -> None:
+    assert options.POLICY_NAMES == session.POLICIES
+
+
+def test_the_time_of_python_is_measured_on_the_cpu_engine_alone(bundle: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with session.Session.open(bundle, "onnxruntime") as opened:
+        assert benchmark.python_ms_per_step(opened, opened.policy("ar"), [1, 2]) is None
