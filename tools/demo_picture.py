@@ -81,10 +81,11 @@ def draw(screen: str) -> str:
         y = PAD + LINE * number + SIZE
         for column, style, text in spans(line):
             # Words keep their columns in any font: each part says how wide it is.
-            look = STYLES.get(style, "")
+            size = len(text) * CELL
+            look, text = STYLES.get(style, ""), escape(CONTROL.sub("?", text))
             parts.append(
-                f'<text x="{PAD + column * CELL:g}" y="{y}" textLength="{len(text) * CELL:g}" '
-                f'lengthAdjust="spacingAndGlyphs" xml:space="preserve" {look}>{escape(CONTROL.sub("?", text))}</text>'
+                f'<text x="{PAD + column * CELL:g}" y="{y}" textLength="{size:g}" '
+                f'lengthAdjust="spacingAndGlyphs" xml:space="preserve" {look}>{text}</text>'
             )
     return "\n".join([*parts, "</svg>", ""])
 

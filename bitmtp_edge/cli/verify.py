@@ -1,4 +1,4 @@
-"""Replay random windows on every engine that works here and compare them."""
+"""Replay random windows on every engine that works here and compare."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Messages = list[dict[str, str]]
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[Messages]:
-    """The messages that each reply was asked for, in order; the first are the check at the start."""
+    """The messages of each reply asked for, in order; the first are the check at the start."""
     seen: list[Messages] = []
     chat_ids = Session.chat_ids
 
