@@ -6,7 +6,8 @@
 //   Small                    four unsigned codes of at most 15 a row, for one activation word
 //   Bytes                    the same with codes up to 255; composed() joins the s-th nibbles of a base and a refinement word
 //   kByteBias                what Bytes have subtracted from an unsigned code, where the processor only multiplies signed bytes
-//   Dot<Small>, Dot<Bytes>   add() multiplies with an activation word; settle() must come after every 8 of them at the latest
+//   Quad                     four successive activation words; load_quad
+//   Dot<Small>, Dot<Bytes>   add() multiplies with word i of a quad; settle() must come after every 8 of them at the latest
 //                            (after 16 where the codes are ternary)
 //
 // Sums wrap modulo 2^32 everywhere, so that even codes no exporter writes give the same number on every set.
@@ -27,6 +28,12 @@ typedef __m256i Word;
 BITMTP_INLINE Word load_word(const int32_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
 BITMTP_INLINE Word shift_right(Word w, int n) { return _mm256_srli_epi32(w, n); }
 BITMTP_INLINE Word mask_bytes(Word w, int m) { return _mm256_and_si256(w, _mm256_set1_epi8(static_cast<char>(m))); }
+
+// Left in memory: a load that broadcasts a word to all lanes is no slower than a plain one.
+struct Quad {
+  const int32_t *words;
+};
+BITMTP_INLINE Quad load_quad(const int32_t *p) { return {p}; }
 
 constexpr int32_t kByteBias = 0;
 
@@ -53,11 +60,11 @@ template <class Codes>
 struct Dot {
   Word sum = _mm256_setzero_si256();
 
-  __attribute__((always_inline)) void add(Codes codes, int32_t activations) {
+  __attribute__((always_inline)) void add(Codes codes, Quad x, int i) {
 #if defined(__AVX512VNNI__)
-    sum = _mm256_dpbusd_epi32(sum, codes.v, _mm256_set1_epi32(activations));
+    sum = _mm256_dpbusd_epi32(sum, codes.v, _mm256_set1_epi32(x.words[i]));
 #else
-    sum = _mm256_dpbusd_avx_epi32(sum, codes.v, _mm256_set1_epi32(activations));
+    sum = _mm256_dpbusd_avx_epi32(sum, codes.v, _mm256_set1_epi32(x.words[i]));
 #endif
   }
   __attribute__((always_inline)) void settle() {}
@@ -80,8 +87,8 @@ struct Dot<Small> {
   Word sum = _mm256_setzero_si256();
   Word part = _mm256_setzero_si256();  // int16
 
-  __attribute__((always_inline)) void add(Small codes, int32_t activations) {
-    part = _mm256_add_epi16(part, _mm256_maddubs_epi16(codes.v, _mm256_set1_epi32(activations)));
+  __attribute__((always_inline)) void add(Small codes, Quad x, int i) {
+    part = _mm256_add_epi16(part, _mm256_maddubs_epi16(codes.v, _mm256_set1_epi32(x.words[i])));
   }
   __attribute__((always_inline)) void settle() {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
@@ -96,8 +103,8 @@ struct Dot<Bytes> {
   Word high = _mm256_setzero_si256();  // int16
   Word low = _mm256_setzero_si256();   // int16
 
-  __attribute__((always_inline)) void add(Bytes codes, int32_t activations) {
-    const Word a = _mm256_set1_epi32(activations);
+  __attribute__((always_inline)) void add(Bytes codes, Quad x, int i) {
+    const Word a = _mm256_set1_epi32(x.words[i]);
     high = _mm256_add_epi16(high, _mm256_maddubs_epi16(codes.high, a));
     low = _mm256_add_epi16(low, _mm256_maddubs_epi16(codes.low, a));
   }
@@ -132,6 +139,9 @@ BITMTP_INLINE Word flip_top_bits(Word w) {
   return {veorq_u8(w.a, top), veorq_u8(w.b, top)};
 }
 
+typedef int8x16_t Quad;
+BITMTP_INLINE Quad load_quad(const int32_t *p) { return vreinterpretq_s8_s32(vld1q_s32(p)); }
+
 constexpr int32_t kByteBias = 128;
 
 struct Small {
@@ -156,10 +166,19 @@ struct Dot {
   int32x4_t a = vdupq_n_s32(0);
   int32x4_t b = vdupq_n_s32(0);
 
-  __attribute__((always_inline)) void add(Codes codes, int32_t activations) {
-    const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(activations));
-    a = vdotq_s32(a, vreinterpretq_s8_u8(codes.v.a), x);
-    b = vdotq_s32(b, vreinterpretq_s8_u8(codes.v.b), x);
+  __attribute__((always_inline)) void add(Codes codes, Quad x, int i) {
+    // The lane is part of the instruction: callers unroll, so that one case remains.
+    switch (i) {
+      case 0: return add_lane<0>(codes, x);
+      case 1: return add_lane<1>(codes, x);
+      case 2: return add_lane<2>(codes, x);
+      default: return add_lane<3>(codes, x);
+    }
+  }
+  template <int kLane>
+  __attribute__((always_inline)) void add_lane(Codes codes, Quad x) {
+    a = vdotq_laneq_s32(a, vreinterpretq_s8_u8(codes.v.a), x, kLane);
+    b = vdotq_laneq_s32(b, vreinterpretq_s8_u8(codes.v.b), x, kLane);
   }
   __attribute__((always_inline)) void settle() {}
   __attribute__((always_inline)) i8 total() const { return join(a, b); }
@@ -172,14 +191,14 @@ template <class Codes>
 struct Dot {
   int32x4_t sum[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};
 
-  __attribute__((always_inline)) void add(Codes codes, int32_t activations) {
-    const int8x8_t x = vreinterpret_s8_s32(vdup_n_s32(activations));
+  __attribute__((always_inline)) void add(Codes codes, Quad x, int i) {
+    const int8x8_t word = vreinterpret_s8_s32(vdup_n_s32(vreinterpretq_s32_s8(x)[i]));
     const int8x16_t a = vreinterpretq_s8_u8(codes.v.a);
     const int8x16_t b = vreinterpretq_s8_u8(codes.v.b);
-    sum[0] = vpadalq_s16(sum[0], vmull_s8(vget_low_s8(a), x));
-    sum[1] = vpadalq_s16(sum[1], vmull_s8(vget_high_s8(a), x));
-    sum[2] = vpadalq_s16(sum[2], vmull_s8(vget_low_s8(b), x));
-    sum[3] = vpadalq_s16(sum[3], vmull_s8(vget_high_s8(b), x));
+    sum[0] = vpadalq_s16(sum[0], vmull_s8(vget_low_s8(a), word));
+    sum[1] = vpadalq_s16(sum[1], vmull_s8(vget_high_s8(a), word));
+    sum[2] = vpadalq_s16(sum[2], vmull_s8(vget_low_s8(b), word));
+    sum[3] = vpadalq_s16(sum[3], vmull_s8(vget_high_s8(b), word));
   }
   __attribute__((always_inline)) void settle() {}
   __attribute__((always_inline)) i8 total() const { return join(vpaddq_s32(sum[0], sum[1]), vpaddq_s32(sum[2], sum[3])); }
@@ -207,6 +226,11 @@ BITMTP_INLINE Word mask_bytes(Word w, int m) {
   return {w.a & mask, w.b & mask};
 }
 
+struct Quad {
+  const int32_t *words;
+};
+BITMTP_INLINE Quad load_quad(const int32_t *p) { return {p}; }
+
 constexpr int32_t kByteBias = 0;
 
 struct Small {
@@ -228,11 +252,12 @@ struct Dot {
   u4 a = {};
   u4 b = {};
 
-  __attribute__((always_inline)) void add(Codes codes, int32_t activations) {
+  __attribute__((always_inline)) void add(Codes codes, Quad x, int i) {
+    const uint32_t word = static_cast<uint32_t>(x.words[i]);
     for (int shift = 0; shift < 32; shift += 8) {
-      const uint32_t x = static_cast<uint32_t>(static_cast<int8_t>(static_cast<uint32_t>(activations) >> shift));
-      a += (codes.v.a >> shift & 0xFFu) * x;
-      b += (codes.v.b >> shift & 0xFFu) * x;
+      const uint32_t activation = static_cast<uint32_t>(static_cast<int8_t>(word >> shift));
+      a += (codes.v.a >> shift & 0xFFu) * activation;
+      b += (codes.v.b >> shift & 0xFFu) * activation;
     }
   }
   __attribute__((always_inline)) void settle() {}

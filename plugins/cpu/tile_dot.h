@@ -74,13 +74,16 @@ struct Int8Codes {
 
 // ---- activation rows ----------------------------------------------------------------------------------------------------
 
-// Activation rows that share one unpacking: as many as there are registers for.
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(BITMTP_NEON_DOT)
-constexpr int32_t kBlock = 8;
-#elif defined(__AVX2__)
-constexpr int32_t kBlock = 4;
+// kBlock: activation rows that share one unpacking, as many as there are registers for. kSpare: sums that those registers hold, at
+// most, when fewer rows split theirs into independent chains.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr int32_t kBlock = 8, kSpare = 10;
+#elif defined(__ARM_FEATURE_DOTPROD) && defined(BITMTP_NEON_DOT)
+constexpr int32_t kBlock = 8, kSpare = 8;
+#elif defined(__AVX2__) || defined(BITMTP_NEON_DOT)
+constexpr int32_t kBlock = 4, kSpare = 2;
 #else
-constexpr int32_t kBlock = 2;
+constexpr int32_t kBlock = 2, kSpare = 2;
 #endif
 
 // The processor's own prefetching falls behind where a line of weights meets several activation rows. In words of 4 bytes; tiles
@@ -123,7 +126,7 @@ BITMTP_INLINE void sum_codes(const int32_t *codes, const bitmtp_weight &w, int32
 template <class Plane, int kRows>
 static __attribute__((noinline)) void dot_tile(const bitmtp_weight &w, int64_t tile, const ActivationRow *rows, f8 *acc) {
   // One chain of dependent additions would leave the multipliers idle where there are few rows.
-  constexpr int kChains = kRows <= 2 ? 4 : kRows <= 5 ? 2 : 1;
+  constexpr int kChains = 4 * kRows <= kSpare ? 4 : 2 * kRows <= kSpare ? 2 : 1;
   constexpr int kColumns = 4 * Plane::kParts;  // of a packed word
   const int32_t words = padded(w.width) / kColumns;
   const int32_t group_words = group_columns(w) / kColumns;
@@ -143,6 +146,7 @@ static __attribute__((noinline)) void dot_tile(const bitmtp_weight &w, int64_t t
     const int32_t last = words - word < group_words ? words : word + group_words;
     Dot<typename Plane::Codes> dots[kRows][kChains];
     for (; word < last; word += Plane::kRun) {
+      Quad quads[kRows];
 #pragma GCC unroll 8
       for (int r = 0; r < Plane::kRun; ++r) {
         const int64_t at = first + static_cast<int64_t>(word + r) * 8;
@@ -150,10 +154,13 @@ static __attribute__((noinline)) void dot_tile(const bitmtp_weight &w, int64_t t
         plane.load(at);
 #pragma GCC unroll 4
         for (int s = 0; s < Plane::kParts; ++s) {
+          const int i = r * Plane::kParts + s;  // activation word of this run
           const typename Plane::Codes part = plane.part(s);
 #pragma GCC unroll 8
-          for (int m = 0; m < kRows; ++m)
-            dots[m][(r * Plane::kParts + s) % kChains].add(part, codes[m][(word + r) * Plane::kParts + s]);
+          for (int m = 0; m < kRows; ++m) {
+            if (i % 4 == 0) quads[m] = load_quad(codes[m] + word * Plane::kParts + i);
+            dots[m][i % kChains].add(part, quads[m], i % 4);
+          }
         }
       }
 #pragma GCC unroll 8
