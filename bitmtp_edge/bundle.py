@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UserError
-from .operators import OPERATORS, STEP_INPUTS, STEP_OUTPUTS, Node, kv_names
+from .graph_check import check_nodes
+from .operators import Node
 from .records import read_record
 
 FORMAT = "bitmtp-bundle"
@@ -32,6 +33,9 @@ TOKENIZER_FILE = "tokenizer.json"
 TEMPLATE_FILE = "chat_template.jinja"
 GRAPH_FILES = {"draft": "draft.onnx", "verify": "verify.onnx"}
 _ITEM_BYTES = {"int32": 4, "float32": 4, "float16": 2}
+_MOST_AXES = 3
+# Far above any use; below them no size that an engine computes leaves 64 bits.
+_MOST_ROWS = {"segments": 1 << 28, "draft_widths": 1 << 12, "verify_widths": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -172,25 +176,27 @@ class Bundle:
         text = _read_manifest_text(root)
         try:
             value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: also a number without end
             raise UserError(
                 f"{root / BUNDLE_FILE} is not JSON ({error}): export the bundle again"
             ) from None
         where = str(root / BUNDLE_FILE)
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise UserError(f"{where} is not a bitmtp-edge bundle: its format is not {FORMAT!r}")
-        if value.get("version") != VERSION:
+        version = value.get("version")
+        if type(version) is not int or version != VERSION:
+            found = version if type(version) is int else "is not a number"
             raise UserError(
-                f"{where}: bundle version {value.get('version')!r}, this SDK reads {VERSION}: "
-                "export the bundle again"
+                f"{where}: bundle version {found}, this SDK reads {VERSION}: export again"
             )
         manifest = read_record(Manifest, value, where)
         bundle = cls(root, manifest)
         bundle._check_files(check_hashes)
         bundle._check_model(where)
         bundle._check_tensors(where)
+        shapes = {name: entry.shape for name, entry in bundle.tensors.items()}
         for role in GRAPH_FILES:
-            bundle._check_graph(role, where)
+            check_nodes(bundle.nodes(role), bundle.model, shapes, f"{where}: graphs.{role}")
         return bundle
 
     def file(self, name: str) -> Path:
@@ -226,12 +232,19 @@ class Bundle:
         for name, entry in self.manifest.files.items():
             pure = PurePosixPath(name)
             outside = pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name
-            if outside or not (root / name).resolve().is_relative_to(root):
+            path = self.path / name
+            try:
+                outside = outside or not (root / name).resolve().is_relative_to(root)
+                present = not outside and path.is_file()
+            except (OSError, RuntimeError) as error:  # a name too long, links in a circle
+                raise UserError(
+                    f"{self.path / BUNDLE_FILE}: files: {name!r} cannot be looked up ({error})"
+                ) from None
+            if outside:
                 raise UserError(
                     f"{self.path / BUNDLE_FILE}: files: {name!r} leaves the bundle's folder"
                 )
-            path = self.path / name
-            if not path.is_file():
+            if not present:
                 raise UserError(f"{path} is missing: copy the whole bundle, or export it again")
             size = path.stat().st_size
             if size != entry.bytes:
@@ -248,25 +261,35 @@ class Bundle:
         model, replay = self.model, self.replay
         for name, number in vars(model).items():
             if type(number) is int and not 1 <= number < 2**31:
-                raise UserError(f"{where}: model.{name} is {number}, expected 1 or more")
+                raise UserError(f"{where}: model.{name} is {number}, expected 1 .. {2**31 - 1}")
         if self.manifest.graphs.keys() != GRAPH_FILES.keys():
             raise UserError(
                 f"{where}: graphs: expected draft and verify, found {sorted(self.manifest.graphs)}"
             )
-        for name in ("segments", "draft_widths", "verify_widths"):
+        for name, most in _MOST_ROWS.items():
             numbers = getattr(replay, name)
-            if not numbers or list(numbers) != sorted(set(numbers)) or numbers[0] < 1:
+            ascending = list(numbers) == sorted(set(numbers))
+            if not numbers or not ascending or not 1 <= numbers[0] <= numbers[-1] <= most:
                 raise UserError(
-                    f"{where}: replay.{name} is {list(numbers)}, expected ascending sizes from 1"
+                    f"{where}: replay.{name} is {list(numbers)}, expected ascending sizes from 1 "
+                    f"to {most}"
                 )
         if 1 not in replay.verify_widths:
             raise UserError(f"{where}: replay.verify_widths lacks width 1, the AR step")
-        stray = [i for i in self.decoding.stop_ids if not 0 <= i < model.vocab_size]
-        if stray:
-            raise UserError(
-                f"{where}: decoding.stop_ids: {stray[0]} is outside the vocabulary of "
-                f"{model.vocab_size}"
-            )
+        decoding = self.decoding
+        for name, ids in (("stop_ids", decoding.stop_ids), ("bos_id", (decoding.bos_id,))):
+            stray = [i for i in ids if i is not None and not 0 <= i < model.vocab_size]
+            if stray:
+                raise UserError(
+                    f"{where}: decoding.{name}: {stray[0]} is outside the vocabulary of "
+                    f"{model.vocab_size}"
+                )
+        for name, least in (("gamma", 1), ("recent_n", 0), ("kv4_from_segment", 1)):
+            value = getattr(decoding, name)
+            if value is not None and not least <= value < 2**31:
+                raise UserError(
+                    f"{where}: decoding.{name} is {value}, expected {least} .. {2**31 - 1}"
+                )
 
     def _check_tensors(self, where: str) -> None:
         size = self.manifest.files[WEIGHTS_FILE].bytes
@@ -276,8 +299,10 @@ class Bundle:
                 raise UserError(
                     f"{at}: dtype {entry.dtype!r}, expected one of {', '.join(_ITEM_BYTES)}"
                 )
-            if any(n < 1 for n in entry.shape):
-                raise UserError(f"{at}: shape {list(entry.shape)} has an empty axis")
+            if not 1 <= len(entry.shape) <= _MOST_AXES or any(n < 1 for n in entry.shape):
+                raise UserError(
+                    f"{at}: shape {list(entry.shape)}, expected 1 to {_MOST_AXES} axes, none empty"
+                )
             if math.prod(entry.shape) * _ITEM_BYTES[entry.dtype] != entry.bytes:
                 raise UserError(
                     f"{at}: {entry.bytes} bytes do not hold {entry.dtype}{list(entry.shape)}"
@@ -286,47 +311,6 @@ class Bundle:
                 raise UserError(
                     f"{at}: offset {entry.offset} is unaligned or past the end of {WEIGHTS_FILE}"
                 )
-
-    def _check_graph(self, role: str, where: str) -> None:
-        """Every node is known, complete, and reads only what exists before it."""
-        layers = [kv_names(i) for i in range(self.model.num_layers)]
-        known = set(self.tensors) | set(STEP_INPUTS)
-        known |= {
-            names[p] for names in layers for p in ("history", "history_refinement", "history_scale")
-        }
-        for record in self.manifest.graphs[role]:
-            at = f"{where}: graphs.{role}: node {record.name!r}"
-            operator = OPERATORS.get(record.op)
-            if operator is None:
-                raise UserError(
-                    f"{at}: unknown operator {record.op!r}: export with this SDK, or update it"
-                )
-            for ports, names, kind in (
-                (operator.inputs, record.inputs, "input"),
-                (operator.outputs, record.outputs, "output"),
-            ):
-                if len(names) > len(ports):
-                    raise UserError(
-                        f"{at}: {len(names)} {kind}s, {record.op} takes at most {len(ports)}"
-                    )
-                for i, port in enumerate(ports):
-                    if not port.optional and (i >= len(names) or not names[i]):
-                        raise UserError(f"{at}: {kind} {port.name!r} is missing")
-            for attribute, kind_of in operator.attributes.items():
-                value = record.attributes.get(attribute)
-                if type(value) is not kind_of and not (kind_of is float and type(value) is int):
-                    raise UserError(
-                        f"{at}: attribute {attribute!r} is {value!r}, expected {kind_of.__name__}"
-                    )
-            for name in filter(None, record.inputs):
-                if name not in known:
-                    raise UserError(
-                        f"{at}: input {name!r} is neither a weight nor made by an earlier node"
-                    )
-            known.update(filter(None, record.outputs))
-        for name in STEP_OUTPUTS:
-            if name not in known:
-                raise UserError(f"{where}: graphs.{role}: no node makes the output {name!r}")
 
 
 def _read_manifest_text(root: Path) -> str:

@@ -69,7 +69,10 @@ def _read(hint: Any, value: object, where: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise UserError(f"{where}: expected an object, found {_kind(value)}")
-        return {key: _read(arguments[1], item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {
+            _text(key, where): _read(arguments[1], item, f"{where}[{key!r}]")
+            for key, item in value.items()
+        }
     if dataclasses.is_dataclass(hint):
         return read_record(typing.cast(type, hint), value, where)
     if hint is float and type(value) is int:
@@ -78,4 +81,13 @@ def _read(hint: Any, value: object, where: str) -> Any:
         raise UserError(
             f"{where}: expected {getattr(hint, '__name__', hint)}, found {_kind(value)}"
         )
+    return _text(value, where) if isinstance(value, str) else value
+
+
+def _text(value: str, where: str) -> str:
+    """JSON may escape half a surrogate pair, which no file name and no terminal takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: {value!r} is not valid Unicode") from None
     return value
