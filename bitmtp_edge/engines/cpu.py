@@ -6,6 +6,7 @@ Python is not entered between operators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,8 @@ class CpuEngine(Engine):
         self.bundle = bundle
         self._keep_tensors = keep_tensors
         self._empty = empty
-        lib.select_isa(isa)
+        self._isa = isa
+        lib.select_isa(isa)  # refuses an unknown one now; plans select it again
         self._pool = lib.Pool(threads)
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
         self._weights = bundle.weights
@@ -55,7 +57,7 @@ class CpuEngine(Engine):
         self._plans: dict[ReplayState, _Plan] = {}
         self._last: _Plan | None = None
         self._take(KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width))
-        self._arena = aligned_bytes(0)
+        self._arena = aligned_bytes(0, "an arena")
 
     @property
     def segment(self) -> int:
@@ -108,7 +110,7 @@ class CpuEngine(Engine):
     def arena(self, size: int) -> NDArray[np.uint8]:
         """The block that plans share, at least ``size`` bytes: only one of them runs at a time."""
         if size > self._arena.size:
-            self._arena = aligned_bytes(size)
+            self._arena = aligned_bytes(size, "the tensors of a step")
         return self._arena
 
     def plan(self, state: ReplayState) -> _Plan:
@@ -117,8 +119,12 @@ class CpuEngine(Engine):
         if plan is None:
             if state.segment != self._kv.capacity:
                 raise ValueError(f"segment {state.segment} is not in use ({self._kv.capacity} is)")
-            if state.width > self._max_width:
-                raise ValueError(f"width {state.width} exceeds the workspace of {self._max_width}")
+            if not 1 <= state.width <= self._max_width:
+                raise ValueError(
+                    f"width {state.width} is not 1 .. {self._max_width}, the workspace"
+                )
+            if state.outputs < 1:
+                raise ValueError(f"{state.outputs} head slots, expected 1 or more")
             plan = _Plan(self, state, self._keep_tensors, self._empty)
             self._plans[state] = plan
         return plan
@@ -130,6 +136,7 @@ class _Plan:
     def __init__(
         self, engine: CpuEngine, state: ReplayState, keep_tensors: bool, empty: bool
     ) -> None:
+        self._state = state
         self.nodes = engine._nodes[state.role]
         self._pool = engine._pool
         self._kv = engine._kv
@@ -151,7 +158,7 @@ class _Plan:
         offsets, size = place(_lifetimes(self.nodes, specs, set(inputs), keep_tensors))
         block = engine.arena(size)
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.frombuffer(block, dtype, int(np.prod(shape)), offsets[name]).reshape(shape)
+            name: np.frombuffer(block, dtype, math.prod(shape), offsets[name]).reshape(shape)
             for name, (dtype, shape) in specs.items()
         }
         for name, rows in self._kv.workspace.items():
@@ -159,10 +166,11 @@ class _Plan:
         tensors = {**engine._weights, **self._kv.history, **self.arrays}
         calls = [build_call(node, tensors, m, h) for node in self.nodes]
         needs = [lib.workspace_bytes(op, record, self._pool.threads) for op, record in calls]
-        self._workspace = aligned_bytes(max(needs))
+        self._workspace = aligned_bytes(max(needs), "the workspace of a step")
         for (_, record), need in zip(calls, needs, strict=True):
             if need:
                 record.workspace = self._workspace.ctypes.data
+        lib.select_isa(engine._isa)  # one setting of the library for all engines
         try:
             self._plan = lib.Plan([] if empty else calls)
         except lib.PlanError as error:
@@ -179,6 +187,18 @@ class _Plan:
         self._logits = self.arrays.get("logits")
 
     def set_window(self, window: Window) -> None:
+        """Copies the step's inputs. ValueError where they are not of this plan's shape, or a head
+        slot is none of the window's: the kernels read the rows that these name."""
+        if (
+            window.token_ids.shape != self._token_ids.shape
+            or window.positions.shape != self._positions.shape
+            or window.mask.shape != self._mask.shape
+            or window.head_slots.shape != self._head_slots.shape
+        ):
+            raise ValueError(f"the window is not one of {self._state}")
+        slots = window.head_slots.tolist()
+        if not 0 <= min(slots) <= max(slots) < self._state.width:
+            raise ValueError(f"head slots {slots} are not slots of {self._state.width}")
         self._token_ids[:] = window.token_ids
         self._positions[:] = window.positions
         self._mask[:] = window.mask
@@ -213,7 +233,7 @@ def _lifetimes(
     whole = inputs | {"next_token_ids", "probability", "logits"}
     lifetimes = {}
     for name, (dtype, shape) in specs.items():
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         always = keep or name in whole
         lifetimes[name] = Lifetime(
             size, 0 if always else first[name], end if always else last[name]

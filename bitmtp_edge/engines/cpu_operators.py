@@ -37,8 +37,7 @@ class _Binder:
         return str(self.node.attributes[attribute])
 
     def array(self, port: str) -> NDArray[Any] | None:
-        name = self.node.input(port)
-        return self._tensors[name] if name else None
+        return self._tensors.get(self.node.input(port))
 
     def pointer(self, port: str, dtype: str, shape: tuple[int, ...]) -> int | None:
         """Address of an input; None where it is absent. -1 in ``shape`` takes any size."""
@@ -139,7 +138,7 @@ def _nested_kv_attention(b: _Binder) -> ctypes.Structure:
     heads, kv_heads, dim = (b.integer(n) for n in ("num_heads", "num_kv_heads", "head_dim"))
     width = (heads + 2 * kv_heads) * dim
     history, rotary = b.array("history"), b.array("rotary")
-    assert history is not None and rotary is not None  # not optional in the schema
+    assert history is not None and rotary is not None  # Bundle.open saw to it
     capacity = history.shape[0]
     planes = [*kv_row_specs(b.node.attributes, capacity)]
     ports = ("history", "history_refinement", "history_scale")

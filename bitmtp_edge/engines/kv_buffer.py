@@ -20,9 +20,15 @@ _PORTS = (
 )
 
 
-def aligned_bytes(size: int) -> NDArray[np.uint8]:
-    """Zeroed bytes at an address that is a multiple of 256."""
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
+def aligned_bytes(size: int, purpose: str) -> NDArray[np.uint8]:
+    """Zeroed bytes at an address that is a multiple of 256. UserError if there is no memory for
+    ``purpose``."""
+    try:
+        raw = np.zeros(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more than NumPy can count
+        raise UserError(
+            f"no memory for {purpose} ({size / 2**20:.0f} MiB): use a shorter context"
+        ) from None
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size]
 
@@ -36,6 +42,7 @@ class KVBuffer:
 
     def __init__(self, nodes: Sequence[Node], capacity: int, max_width: int) -> None:
         self.capacity = capacity
+        self.max_width = max_width
         self.planes: list[NDArray[np.generic]] = []
         self.history: dict[str, NDArray[np.generic]] = {}
         self.workspace: dict[str, NDArray[np.generic]] = {}
@@ -48,13 +55,7 @@ class KVBuffer:
                 ):
                     layout.append((node.input(history), node.output(rows), spec))
         sizes = [_bytes(spec) for *_, spec in layout]
-        try:
-            block = aligned_bytes(sum(sizes))
-        except MemoryError:
-            raise UserError(
-                f"no memory for a KV buffer of {slots} rows ({sum(sizes) / 2**20:.0f} MiB): use a "
-                "shorter context"
-            ) from None
+        block = aligned_bytes(sum(sizes), f"a KV buffer of {slots} rows")
         offset = 0
         for (history, rows, (dtype, shape)), size in zip(layout, sizes, strict=True):
             array = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
@@ -64,12 +65,19 @@ class KVBuffer:
             self.workspace[rows] = array[capacity:]
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        """Copies workspace rows ``rows`` to history rows ``at, at+1, ...``."""
+        """Copies workspace rows ``rows`` to history rows ``at, at+1, ...``. ValueError for rows
+        outside them."""
+        if not 0 <= at <= self.capacity - len(rows):
+            raise ValueError(f"{len(rows)} rows at {at} are not history of {self.capacity}")
+        if len(rows) and not 0 <= min(rows) <= max(rows) < self.max_width:
+            raise ValueError(f"{list(rows)} are not rows of {self.max_width}")
         for history, workspace in zip(self.history.values(), self.workspace.values(), strict=True):
             history[at : at + len(rows)] = workspace[list(rows)]
 
     def copy_history(self, other: KVBuffer, rows: int) -> None:
-        """Takes the first ``rows`` history rows of ``other``."""
+        """Takes the first ``rows`` history rows of ``other``. ValueError if either has fewer."""
+        if not 0 <= rows <= min(self.capacity, other.capacity):
+            raise ValueError(f"{other.capacity} history rows to {self.capacity}: {rows} do not fit")
         for mine, theirs in zip(self.planes, other.planes, strict=True):
             mine[:rows] = theirs[:rows]
 
