@@ -19,8 +19,8 @@ from bitmtp_edge.errors import UserError
 from bitmtp_edge.session import Session
 
 PROMPTS = (
-    "Explain in simple words how a rainbow forms.",
-    "Write two sentences about a fox who learns to sail.",
+    "What is photosynthesis?",
+    "What makes a good friend?",
     "Give me three tips for better sleep.",
 )
 HEADING = ("prompt", "tokens", "ar tok/s", "nested tok/s", "speed-up", "tokens/step", "same text")
@@ -35,7 +35,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.width = min(shutil.get_terminal_size().columns, WIDEST)
-        self._coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self.coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._column = 0
         self._space = ""
         self._word: list[tuple[str, str]] = []
@@ -87,7 +87,7 @@ class Screen:
         self._word.clear()
 
     def _paint(self, text: str, style: str) -> str:
-        return f"\x1b[{style}m{text}\x1b[0m" if style and text and self._coloured else text
+        return f"\x1b[{style}m{text}\x1b[0m" if style and text and self.coloured else text
 
 
 def _runs(characters: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -138,6 +138,8 @@ def demo(path: str) -> int:
             session.reply(session.decoder(policy), session.prompt_ids("Hi"), nested.max_drafts + 2)
         where = f"engine {session.engine.name}, {session.engine.threads} threads"
         screen.line(f"{session.bundle.model.name}, nested 4/8-bit weights, {where}", BOLD)
+        if screen.coloured:
+            screen.line("green: drafted on the 4-bit plane and accepted by the 8-bit model", DIM)
         rows = [HEADING]
         for number, prompt in enumerate(PROMPTS, 1):
             ids = session.prompt_ids(prompt)
