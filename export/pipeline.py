@@ -37,13 +37,13 @@ from bitmtp_edge.layout import TILE_ROWS
 from bitmtp_edge.operators import Node
 
 from .checkpoints import open_checkpoint
-from .checkpoints.base import Checkpoint, ModelConfig, Stack
+from .checkpoints.base import ModelConfig, Stack
 from .checkpoints.rotary import rotary_table
 from .checkpoints.text_assets import TextAssets
 from .graph import build_model, build_nodes
 from .model_tensors import ModelTensors, model_tensors
 from .quantize.nested import group_size_for, quantize_nested
-from .quantize.smoothing import smooth
+from .quantize.smoothing import SmoothedCheckpoint, smooth
 from .weights_file import WeightsWriter, lay_out
 
 GAMMA = 4
@@ -184,7 +184,7 @@ def _record(node: Node) -> NodeRecord:
 
 def _write_weights(
     path: Path,
-    checkpoint: Checkpoint,
+    checkpoint: SmoothedCheckpoint,
     tensors: ModelTensors,
     entries: Mapping[str, TensorEntry],
     size: int,
@@ -205,13 +205,18 @@ def _write_weights(
 
 
 def _write_matrix(
-    writer: WeightsWriter, checkpoint: Checkpoint, name: str, stack: Stack, progress: Progress
+    writer: WeightsWriter,
+    checkpoint: SmoothedCheckpoint,
+    name: str,
+    stack: Stack,
+    progress: Progress,
 ) -> None:
+    importance = checkpoint.importance(stack)
     group_size = group_size_for(stack.width)
     block_rows = max(BLOCK_WEIGHTS // stack.width // TILE_ROWS, 1) * TILE_ROWS
     source = f"{checkpoint.where}: " + ", ".join(part for part, _ in stack.parts)
     for first, weights in checkpoint.blocks(stack, block_rows):
-        writer.write_nested(name, quantize_nested(weights, group_size, source), first)
+        writer.write_nested(name, quantize_nested(weights, group_size, source, importance), first)
         progress.advance(weights.size)
 
 

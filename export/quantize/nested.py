@@ -37,14 +37,20 @@ def group_size_for(width: int) -> int:
     return 64 if width % 128 else 128
 
 
-def quantize_nested(weights: NDArray[np.float32], group_size: int, name: str) -> NestedCodes:
+def quantize_nested(
+    weights: NDArray[np.float32],
+    group_size: int,
+    name: str,
+    importance: NDArray[np.float32] | None = None,
+) -> NestedCodes:
     """Round-to-nearest nested codes of ``weights`` float32 [rows, K], one scale a row and group of
     ``group_size`` columns.
 
     Of a short ladder of scales, each group takes the one with the smallest squared error of the
-    base view. Then the refinement is the rest, rounded half to even in sixteenths of the scale. It
-    is off by more than half a code only where it meets its own range: [-8, 7], and [0, 7] below
-    base -8, which keeps the composed code in eight bits.
+    base view, column k counted ``importance[k]`` times (fp32 [K], None: all alike). Then the
+    refinement is the rest, rounded half to even in sixteenths of the scale. It is off by more than
+    half a code only where it meets its own range: [-8, 7], and [0, 7] below base -8, which keeps
+    the composed code in eight bits.
 
     Raises UserError naming the tensor ``name`` for values that are not finite or beyond what an
     fp16 scale reaches.
@@ -56,7 +62,9 @@ def quantize_nested(weights: NDArray[np.float32], group_size: int, name: str) ->
     grouped = np.zeros((rows, groups * group_size), np.float32)
     grouped[:, :width] = weights
     grouped = grouped.reshape(rows, groups, group_size)
-    scales = _best_scales(grouped, name)
+    counts = np.zeros(groups * group_size, np.float32)
+    counts[:width] = 1 if importance is None else importance
+    scales = _best_scales(grouped, counts.reshape(groups, group_size), name)
     step = scales.astype(np.float32)[..., None]
     base = _round_base(grouped, step)
     rest = np.rint((grouped - base * step) * (16 * _reciprocal(step)))
@@ -78,9 +86,11 @@ def _round_base(grouped: NDArray[np.float32], step: NDArray[np.float32]) -> NDAr
     return np.clip(np.rint(base, out=base), -8, 7, out=base)
 
 
-def _best_scales(grouped: NDArray[np.float32], name: str) -> NDArray[np.float16]:
-    """fp16 [rows, G]: per group, the ladder's scale of the smallest squared base error; the smaller
-    scale of equals.
+def _best_scales(
+    grouped: NDArray[np.float32], counts: NDArray[np.float32], name: str
+) -> NDArray[np.float16]:
+    """fp16 [rows, G]: per group, the ladder's scale of the smallest squared base error, weighted by
+    ``counts`` [G, group_size]; the smaller scale of equals.
     """
     smallest = np.maximum(
         grouped.max(axis=2) / LARGEST_POSITIVE, -grouped.min(axis=2) / LARGEST_NEGATIVE
@@ -91,10 +101,10 @@ def _best_scales(grouped: NDArray[np.float32], name: str) -> NDArray[np.float16]
             "scales"
         )
     best = _round_up(smallest)
-    least = _base_error(grouped, best)
+    least = _base_error(grouped, counts, best)
     for factor in LADDER[1:]:
         scales = _round_up(smallest * np.float32(factor))
-        error = _base_error(grouped, scales)
+        error = _base_error(grouped, counts, scales)
         better = error < least
         best = np.where(better, scales, best)
         least = np.where(better, error, least)
@@ -111,10 +121,13 @@ def _round_up(values: NDArray[np.float32]) -> NDArray[np.float16]:
     )
 
 
-def _base_error(grouped: NDArray[np.float32], scales: NDArray[np.float16]) -> NDArray[np.float32]:
+def _base_error(
+    grouped: NDArray[np.float32], counts: NDArray[np.float32], scales: NDArray[np.float16]
+) -> NDArray[np.float32]:
     step = scales.astype(np.float32)[..., None]
     error = _round_base(grouped, step)
     error *= step
     error -= grouped
     np.square(error, out=error)
+    error *= counts
     return np.asarray(error.sum(axis=2))

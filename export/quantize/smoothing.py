@@ -7,6 +7,7 @@ largest activation) activations and weights share the burden (SmoothQuant, Xiao 
 0.5). On SmolLM2 this takes most of the int8 loss of these inputs, and helps the W4 base too.
 
 The largest activations come from a short text of ours run through the fp32 model (calibration.txt).
+The same run gives each channel's mean square, by which the quantiser weighs the base's error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from bitmtp_edge.cli.progress import Progress
 from bitmtp_edge.text.tokenizer import Tokenizer
 
-from ..checkpoints.base import FINAL_NORM, HEAD, Checkpoint, Stack
+from ..checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, Stack
 from ..checkpoints.text_assets import TextAssets
 from ..reference_model import Floats, column_squares, run_layers
 
@@ -32,25 +33,31 @@ _STEPS = 8  # r is rounded to this many steps an octave: small differences of su
 _NORM_OF = {"qkv": "attention_norm", "gate_up": "mlp_norm"}
 
 
-def smooth(checkpoint: Checkpoint) -> Checkpoint:
+def smooth(checkpoint: Checkpoint) -> SmoothedCheckpoint:
     """The same function as ``checkpoint`` with smoothed inputs of the linears behind a norm.
 
-    Shows progress. Closing it closes the checkpoint. A tied head stays as it is: its columns are the
-    embedding's.
+    Shows progress. Closing it closes the checkpoint. A tied head stays as it is: its columns are
+    the embedding's.
     """
     tokens = _calibration_tokens(checkpoint)
     rows: dict[str, Floats] = {}  # norm name -> r
     columns: dict[str, Floats] = {}  # matrix name -> r
+    importance: dict[str, Floats] = {}  # matrix name -> mean square of its smoothed input
 
     def observe(layer: int, name: str, x: Floats, squares: NDArray[np.float64]) -> None:
-        if name in _NORM_OF:
-            tensors = checkpoint.family.layer(checkpoint.config, layer)
-            note(tensors.vectors[_NORM_OF[name]], tensors.linears[name], x, squares)
+        tensors = checkpoint.family.layer(checkpoint.config, layer)
+        norm = tensors.vectors[_NORM_OF[name]] if name in _NORM_OF else None
+        note(norm, tensors.linears[name], x, squares)
 
-    def note(norm: Stack, linear: Stack, x: Floats, squares: NDArray[np.float64]) -> None:
-        ratio = smoothing_ratio(np.abs(x).max(axis=0), squares)
-        rows[norm.parts[0][0]] = ratio
-        columns.update((name, ratio) for name, _ in linear.parts)
+    def note(norm: Stack | None, linear: Stack, x: Floats, squares: NDArray[np.float64]) -> None:
+        mean_square = np.square(x).mean(axis=0)
+        names = [name for name, _ in linear.parts]
+        if norm is not None:
+            ratio = smoothing_ratio(np.abs(x).max(axis=0), squares)
+            rows[norm.parts[0][0]] = ratio
+            columns.update(dict.fromkeys(names, ratio))
+            mean_square *= np.square(ratio)
+        importance.update(dict.fromkeys(names, mean_square))
 
     # Weights that are not finite are the quantiser's to report, with their tensor's name.
     with (
@@ -58,12 +65,11 @@ def smooth(checkpoint: Checkpoint) -> Checkpoint:
         Progress(checkpoint.config.num_layers, "calibrate", "layers") as p,
     ):
         last = run_layers(checkpoint, [tokens], observe=observe, on_layer=p.advance)
-    if not checkpoint.config.tied:
-        config = checkpoint.config
-        head = Stack(((HEAD, config.vocab_size),), config.hidden_size)
-        norm = Stack(((FINAL_NORM, config.hidden_size),))
-        note(norm, head, last, column_squares(checkpoint, head))
-    return _Smoothed(checkpoint, rows, columns)
+    config = checkpoint.config
+    head = Stack(((EMBEDDING if config.tied else HEAD, config.vocab_size),), config.hidden_size)
+    norm = None if config.tied else Stack(((FINAL_NORM, config.hidden_size),))
+    note(norm, head, last, column_squares(checkpoint, head))
+    return SmoothedCheckpoint(checkpoint, rows, columns, importance)
 
 
 def smoothing_ratio(largest: Floats, squares: NDArray[np.float64]) -> Floats:
@@ -87,15 +93,25 @@ def _calibration_tokens(checkpoint: Checkpoint) -> list[int]:
     return known[: min(CALIBRATION_TOKENS, checkpoint.config.context)] or [0]
 
 
-class _Smoothed(Checkpoint):
+class SmoothedCheckpoint(Checkpoint):
     """A checkpoint seen through row factors of vectors and column divisors of matrices."""
 
     def __init__(
-        self, source: Checkpoint, rows: Mapping[str, Floats], columns: Mapping[str, Floats]
+        self,
+        source: Checkpoint,
+        rows: Mapping[str, Floats],
+        columns: Mapping[str, Floats],
+        importance: Mapping[str, Floats],
     ) -> None:
         self._source, self._rows, self._columns = source, rows, columns
+        self._importance = importance
         self.family, self.config = source.family, source.config
         self.where, self.name = source.where, source.name
+
+    def importance(self, stack: Stack) -> Floats | None:
+        """Mean square of each channel that the matrix reads, fp32 [K]; None for one that multiplies
+        nothing (an embedding beside a separate head)."""
+        return self._importance.get(stack.parts[0][0])
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         return self._source.shape(name)
