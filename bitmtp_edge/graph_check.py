@@ -6,7 +6,6 @@ tensor once, and agrees with the model's facts. Shapes of single tensors are the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -98,9 +97,9 @@ def _check_attributes(node: Node, operator: Operator, model: ModelFacts, at: str
         if name in _CHOICES:
             if value not in _CHOICES[name]:
                 raise UserError(f"{here} one of {', '.join(map(str, _CHOICES[name]))}")
-        elif kind is int and not 1 <= int(value) <= _MOST:
+        elif isinstance(value, int) and kind is int and not 1 <= value <= _MOST:
             raise UserError(f"{here} 1 .. {_MOST}")
-        elif kind is float and not (abs(value) <= _MOST and math.isfinite(value)):
+        elif isinstance(value, (int, float)) and not abs(value) <= _MOST:  # a NaN is not
             raise UserError(f"{here} a finite number")
     for name, fact in _facts(node.op, model).items():
         if node.attributes[name] != fact:

@@ -21,7 +21,7 @@ def read_record(cls: type[T], value: object, where: str) -> T:
     """
     if not isinstance(value, dict):
         raise UserError(f"{where}: expected an object, found {_kind(value)}")
-    hints, fields = _schema(cls)
+    hints, fields = _schema(typing.cast(Any, cls))
     unknown = sorted(set(value) - set(fields))
     if unknown:
         raise UserError(
