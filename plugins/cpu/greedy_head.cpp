@@ -150,6 +150,10 @@ static __attribute__((noinline)) void dot_half(const uint16_t *const *table, int
   int32_t i = 0;
   for (; i + 8 <= K; i += 8) {
     f8 w[kTableRows];
+    if (i % 32 == 0) {  // a line of the rows that come next
+#pragma GCC unroll 4
+      for (int r = 0; r < kTableRows; ++r) __builtin_prefetch(table[r] + i + static_cast<int64_t>(kTableRows) * K);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < kTableRows; ++r) w[r] = load_half8(table[r] + i);
 #pragma GCC unroll 2
@@ -160,14 +164,18 @@ static __attribute__((noinline)) void dot_half(const uint16_t *const *table, int
     }
   }
   if (i < K) {
+#pragma GCC unroll 4
     for (int r = 0; r < kTableRows; ++r) {
       uint16_t tail[kLanes] = {};
       std::memcpy(tail, table[r] + i, static_cast<size_t>(K - i) * sizeof(uint16_t));
       const f8 w = load_half8(tail);
+#pragma GCC unroll 2
       for (int m = 0; m < kRows; ++m) acc[m][r] += codes_to_float(codes[m] + i) * w;
     }
   }
+#pragma GCC unroll 2
   for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 4
     for (int r = 0; r < kTableRows; ++r) out[m][r] = combine_lanes(acc[m][r]);
 }
 
