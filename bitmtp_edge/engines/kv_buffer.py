@@ -13,7 +13,8 @@ from ..operators import Node, Spec, kv_row_specs
 
 ALIGNMENT = 256
 
-_PORTS = (
+# Attention's ports of a plane: its history, and the new rows that promotion makes part of it.
+KV_PORTS = (
     ("history", "new_rows"),
     ("history_refinement", "new_refinement"),
     ("history_scale", "new_scale"),
@@ -51,7 +52,7 @@ class KVBuffer:
         for node in nodes:
             if node.op == "NestedKVAttention":
                 for (history, rows), spec in zip(
-                    _PORTS, kv_row_specs(node.attributes, slots), strict=False
+                    KV_PORTS, kv_row_specs(node.attributes, slots), strict=False
                 ):
                     layout.append((node.input(history), node.output(rows), spec))
         sizes = [_bytes(spec) for *_, spec in layout]
