@@ -30,7 +30,8 @@ def plane_bytes(bundle: Bundle) -> dict[str, int]:
 
 
 def role_weight_bytes(bundle: Bundle, role: str) -> int:
-    """Bytes of packed weights that one step of ``role`` reads, the embedding's single rows apart."""
+    """Bytes of weights that one step of ``role`` reads, single rows of embedding and rotary table
+    apart."""
     read: set[str] = set()
     for node in bundle.nodes(role):
         if node.op != "TokenEmbedding":

@@ -116,5 +116,6 @@ def pack_kv(codes: NDArray[np.integer]) -> NDArray[np.int32]:
     """Packs signed 4-bit ``codes`` int[slots, 2*kv_heads, head_dim] into int32[slots,
     2*kv_heads*head_dim/8]."""
     slots, heads, head_dim = codes.shape
-    unsigned = (codes.astype(np.int16) + 8).astype(np.uint32).reshape(slots, heads * head_dim // 8, 8)
-    return np.bitwise_or.reduce(unsigned << bit_offsets(4), axis=2).astype(np.uint32).view(np.int32)
+    unsigned = (codes.astype(np.int16) + 8).astype(np.uint32)
+    words = unsigned.reshape(slots, heads * head_dim // 8, 8) << bit_offsets(4)
+    return np.bitwise_or.reduce(words, axis=2).astype(np.uint32).view(np.int32)
