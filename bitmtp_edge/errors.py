@@ -14,3 +14,11 @@ class UserError(Exception):
 def missing_extra(package: str, extra: str) -> UserError:
     """The error for an optional package that is not installed: names the extra that brings it."""
     return UserError(f"{package} is not installed: run  pip install 'bitmtp-edge[{extra}]'")
+
+
+def describe_os_error(error: OSError) -> str:
+    """What the system refused, and the path it refused it for, in one line."""
+    if error.strerror is None:
+        return str(error) or type(error).__name__
+    paths = " -> ".join(str(path) for path in (error.filename, error.filename2) if path is not None)
+    return f"{paths}: {error.strerror}" if paths else error.strerror

@@ -30,11 +30,10 @@ from bitmtp_edge.bundle import (
     TensorEntry,
     sha256_of,
 )
-from bitmtp_edge.cli import describe_os_error
-from bitmtp_edge.cli.progress import Progress
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import UserError, describe_os_error
 from bitmtp_edge.layout import TILE_ROWS
 from bitmtp_edge.operators import Node
+from bitmtp_edge.progress import Progress
 
 from .checkpoints import open_checkpoint
 from .checkpoints.base import ModelConfig, Stack

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from bitmtp_edge import __version__
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import UserError, describe_os_error
 
 PROGRAM = "bitmtp-edge"
 USER_ERROR = 2
@@ -116,14 +116,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _report(f"out of memory: {error}" if str(error) else "out of memory")
     return result if isinstance(result, int) else 0
-
-
-def describe_os_error(error: OSError) -> str:
-    """What the system refused, and the path it refused it for, in one line."""
-    if error.strerror is None:
-        return str(error) or type(error).__name__
-    paths = " -> ".join(str(path) for path in (error.filename, error.filename2) if path is not None)
-    return f"{paths}: {error.strerror}" if paths else error.strerror
 
 
 def _hint(error: click.UsageError) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..progress import Progress
 from .options import (
     POLICY_NAMES,
     Count,
@@ -17,7 +18,6 @@ from .options import (
     gamma_option,
     max_new_tokens_option,
 )
-from .progress import Progress
 
 if TYPE_CHECKING:
     from ..benchmark import BenchReport, PolicyReport

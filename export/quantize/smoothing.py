@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from bitmtp_edge.cli.progress import Progress
+from bitmtp_edge.progress import Progress
 from bitmtp_edge.text.tokenizer import Tokenizer
 
 from ..checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, Stack
@@ -75,9 +75,9 @@ def smooth(checkpoint: Checkpoint) -> SmoothedCheckpoint:
 def smoothing_ratio(largest: Floats, squares: NDArray[np.float64]) -> Floats:
     """r fp32 [K] from the largest activation and the squared column norm of each channel.
 
-    Around a geometric mean of 1, and 1 for a channel that carries nothing.
+    Around a geometric mean of 1, and 1 for a channel that carries nothing or nothing finite.
     """
-    carries = (largest > 0) & (squares > 0)
+    carries = np.isfinite(largest) & (largest > 0) & np.isfinite(squares) & (squares > 0)
     octaves = np.zeros(largest.shape)
     octaves[carries] = np.log2(np.sqrt(np.sqrt(squares[carries]) / largest[carries]))
     octaves[carries] -= octaves[carries].mean() if carries.any() else 0.0

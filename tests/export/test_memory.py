@@ -11,11 +11,12 @@ from bitmtp_edge.export.pipeline import export_bundle
 
 from .tiny_models import write_folder
 
+# VmHWM and not ru_maxrss, which a child inherits from the process that made it.
 MEASURE = """
-import resource, sys
+import re, sys
 from bitmtp_edge.cli import main
 code = main(["export", sys.argv[1], "-o", sys.argv[2]])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 sys.exit(code)
 """
 

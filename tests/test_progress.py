@@ -7,7 +7,7 @@ import io
 import pytest
 
 from bitmtp_edge.cli import progress
-from bitmtp_edge.cli.progress import Progress
+from bitmtp_edge.progress import Progress
 
 
 class Terminal(io.StringIO):
