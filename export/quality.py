@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,7 @@ WINDOW = 500  # tokens of a text piece, each from position 0
 @dataclass(frozen=True)
 class Quality:
     """One model on the text. agreement and agreement_w8: share of positions whose argmax is the
-    fp32
-    model's and the verify role's."""
+    fp32 model's and the verify role's."""
 
     model: str
     perplexity: float
@@ -86,14 +86,15 @@ def measure_quality(
 
 def _windows(tokens: list[int], positions: int, bundle: Bundle) -> list[list[int]]:
     """Pieces whose positions, the last token of each apart, add up to ``positions``."""
-    size = min(WINDOW, bundle.model.context - 1, bundle.replay.segments[0] - 1, positions)
-    count = positions // size
-    if len(tokens) < count * (size + 1):
+    size = max(1, min(WINDOW, bundle.model.context - 1, bundle.replay.segments[0] - 1))
+    pieces = [min(size, positions - at) + 1 for at in range(0, positions, size)]
+    if len(tokens) < sum(pieces):
         raise UserError(
-            f"the text has {len(tokens)} tokens, expected {count * (size + 1)} for {positions} "
+            f"the text has {len(tokens)} tokens, expected {sum(pieces)} for {positions} "
             "positions: give a longer text or fewer --positions"
         )
-    return [tokens[i * (size + 1) : (i + 1) * (size + 1)] for i in range(count)]
+    ends = list(accumulate(pieces))
+    return [tokens[end - piece : end] for end, piece in zip(ends, pieces, strict=True)]
 
 
 def _engine_logits(

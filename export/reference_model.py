@@ -1,6 +1,5 @@
 """The model in fp32 NumPy, streamed layer by layer from its checkpoint: the yardstick of an
-export's
-quality, and what calibration observes.
+export's quality, and what calibration observes.
 
 It shares nothing with the operators but the checkpoint's names and the rotary table, so it also
 tells whether a graph computes the right function.

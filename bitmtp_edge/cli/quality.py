@@ -1,0 +1,64 @@
+"""Measure what quantisation costs: perplexity and agreement with the fp32 model on a text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ..bundle import Bundle
+from ..errors import UserError
+
+
+@click.command(name="quality", help=__doc__)
+@click.argument("bundle", type=click.Path())
+@click.option(
+    "--source",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="SRC",
+    help="The checkpoint that the bundle was exported from.",
+)
+@click.option(
+    "--text",
+    "text_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="UTF-8 text to measure on.",
+)
+@click.option("--positions", default=2000, show_default=True, type=click.IntRange(1), metavar="N")
+@click.option("--engine", default="auto", show_default=True, metavar="NAME")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    bundle: str, source: Path, text_file: Path, positions: int, engine: str, as_json: bool
+) -> None:
+    from bitmtp_edge.export.quality import measure_quality
+
+    opened = Bundle.open(bundle)
+    try:
+        text = text_file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{text_file} is not UTF-8 text: convert it first") from None
+    rows = measure_quality(
+        opened,
+        source,
+        text,
+        positions,
+        engine=engine,
+        progress=lambda line: click.echo(line, err=True),
+    )
+    fp32 = rows[0].perplexity
+    if as_json:
+        models = [{**asdict(row), "ratio": row.perplexity / fp32} for row in rows]
+        click.echo(json.dumps({"positions": positions, "models": models}, indent=1))
+        return
+    width = max(len(row.model) for row in rows)
+    click.echo(f"{'model':{width}}  perplexity  to fp32  argmax as fp32  as W8A8")
+    for row in rows:
+        click.echo(
+            f"{row.model:{width}}  {row.perplexity:10.3f}  {row.perplexity / fp32:7.4f}  "
+            f"{row.agreement:14.1%}  {row.agreement_w8:7.1%}"
+        )
