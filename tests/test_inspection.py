@@ -1,0 +1,71 @@
+"""What a bundle costs, from its manifest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.engines.kv_buffer import KVBuffer
+from bitmtp_edge.inspection import (
+    kv_buffer_bytes,
+    kv_bytes_per_token,
+    plane_bytes,
+    role_weight_bytes,
+    summarise,
+)
+
+LAYERS, KV_HEADS, DIM = 2, 2, 64
+
+
+def test_kv_bytes_of_a_token(tiny_bundle: Bundle) -> None:
+    heads = 2 * LAYERS * KV_HEADS
+    assert kv_bytes_per_token(tiny_bundle) == {
+        "fp16": heads * DIM * 2,
+        "kv8": heads * (DIM + 2),
+        "kv4": heads * (DIM // 2 + 2),
+    }
+
+
+def test_planes(tiny_bundle: Bundle) -> None:
+    planes = plane_bytes(tiny_bundle)
+    assert list(planes) == ["base", "refinement", "scales", "other"]
+    assert sum(planes.values()) == sum(entry.bytes for entry in tiny_bundle.tensors.values())
+    assert planes["base"] == planes["refinement"] > planes["scales"]
+    vectors = (2 * LAYERS + 1) * 128 * 4
+    rotary = tiny_bundle.tensors["rotary"].bytes
+    assert planes["other"] == vectors + rotary
+
+
+def test_what_a_step_reads(tiny_bundle: Bundle) -> None:
+    """The verifier reads one plane more, and a tied head's only once."""
+    draft, verify = (role_weight_bytes(tiny_bundle, role) for role in ("draft", "verify"))
+    planes = plane_bytes(tiny_bundle)
+    assert verify - draft == planes["refinement"]
+    rotary = tiny_bundle.tensors["rotary"].bytes
+    assert verify == sum(planes.values()) - rotary
+
+
+@pytest.mark.parametrize("name", ["tiny_bundle", "fp16_bundle"])
+def test_the_kv_buffer(name: str, request: pytest.FixtureRequest) -> None:
+    """What is told is what an engine takes, its padding apart."""
+    bundle: Bundle = request.getfixturevalue(name)
+    buffer = KVBuffer(bundle.nodes("verify"), 512, bundle.replay.max_width)
+    assert kv_buffer_bytes(bundle, 512) == sum(plane.nbytes for plane in buffer.planes)
+    per_token = kv_bytes_per_token(bundle)["fp16" if name == "fp16_bundle" else "kv8"]
+    assert kv_buffer_bytes(bundle, 512) == per_token * (512 + 128)
+
+
+def test_the_summary(tiny_bundle: Bundle) -> None:
+    facts = summarise(tiny_bundle)
+    assert json.loads(json.dumps(facts)).keys() == facts.keys()
+    assert facts["model"]["hidden_size"] == 128
+    assert facts["nodes"] == {"draft": 19, "verify": 19}
+    assert facts["weights_bytes"] == (tiny_bundle.path / "weights.bin").stat().st_size
+    states = facts["replay_states"]
+    replay = tiny_bundle.replay
+    widths = len(replay.draft_widths) + len(replay.verify_widths)
+    assert len(states) == len(replay.segments) * widths
+    assert {"role": "draft", "width": 1, "segment": 512} in states
+    assert facts["kv_buffer_bytes"].keys() == {str(s) for s in replay.segments}
