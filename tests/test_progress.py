@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from bitmtp_edge.cli import progress
+from bitmtp_edge import progress
 from bitmtp_edge.progress import Progress
 
 
