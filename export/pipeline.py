@@ -45,8 +45,8 @@ from .quantize.nested import group_size_for, quantize_nested
 from .quantize.smoothing import SmoothedCheckpoint, smooth
 from .weights_file import WeightsWriter, lay_out
 
-# A draft step of the CPU engine costs half an AR step, so with round-to-nearest bases two drafts pay
-# best. The paper's 4, on GPUs and better bases, has its verify width too.
+# A draft step of the CPU engine costs half an AR step, so with round-to-nearest bases two drafts
+# pay best. The paper's 4, on GPUs and better bases, has its verify width too.
 GAMMA = 2
 FIRST_SEGMENT = 512
 CHUNK = 128

@@ -61,7 +61,7 @@ def test_the_table_tells_what_the_json_does(verb: Verb, bundle: Path, prompts: P
     done = verb("bench", bundle, "--prompts", prompts, *limits)
     assert done.code == 0
     assert "2 prompts, 1 rounds, up to 8 tokens; medians" in done.out
-    assert "nested, gamma 4" in done.out
+    assert "nested, gamma 2" in done.out
     assert "ms a step, measured with an empty plan" in done.out
     assert "nested: its tokens are AR's, token for token (2 replies)" in done.out
     assert "bench: 100%  4/4 replies" in done.err
