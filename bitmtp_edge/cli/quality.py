@@ -1,4 +1,4 @@
-"""Measure what quantisation costs: perplexity and agreement with the fp32 model on a text."""
+"""Measure perplexity, and agreement with the fp32 model, on a text."""
 
 from __future__ import annotations
 
