@@ -1,4 +1,4 @@
-"""What tests of every folder share: checkpoints, bundles, and no GPU tests where there is no GPU."""
+"""What tests of every folder share: checkpoints, bundles; GPU tests are skipped without a GPU."""
 
 from __future__ import annotations
 

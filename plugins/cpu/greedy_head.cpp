@@ -85,6 +85,7 @@ void fold_blocks(const bitmtp_greedy_head_args &args, int64_t row) {
     sum = sum * exp1_weight(maximum - larger) + *partial.sum * exp1_weight(*partial.maximum - larger);
     maximum = larger;
   }
+  for (int32_t i = best.count; i < top_k; ++i) ids[i] = -1;  // a vocabulary of fewer rows than top_k
   for (int32_t i = 0; i < top_k; ++i) args.probability[row * top_k + i] = exp1_weight(values[i] - maximum) / sum;
 }
 
