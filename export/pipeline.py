@@ -4,12 +4,11 @@ of it is there.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from bitmtp_edge import __version__
 from bitmtp_edge.bundle import (
@@ -30,10 +29,11 @@ from bitmtp_edge.bundle import (
     TensorEntry,
     sha256_of,
 )
-from bitmtp_edge.errors import UserError, describe_os_error
+from bitmtp_edge.errors import UserError
 from bitmtp_edge.layout import TILE_ROWS
 from bitmtp_edge.operators import Node
 from bitmtp_edge.progress import Progress
+from bitmtp_edge.text.chat_template import ChatTemplate
 
 from .checkpoints import open_checkpoint
 from .checkpoints.base import ModelConfig, Stack
@@ -43,6 +43,7 @@ from .graph import build_model, build_nodes
 from .model_tensors import ModelTensors, model_tensors
 from .quantize.nested import group_size_for, quantize_nested
 from .quantize.smoothing import SmoothedCheckpoint, smooth
+from .target_folder import LOCK_FILE, new_folder, publish, resolve_target
 from .weights_file import WeightsWriter, lay_out
 
 # A draft step of the CPU engine costs half an AR step, so with round-to-nearest bases two drafts
@@ -59,8 +60,8 @@ RECENT_TOKENS = 128
 BLOCK_WEIGHTS = 1 << 19  # weights quantised at once: small enough that the work stays in cache
 ROTARY_BLOCK = 4096
 SPARE_BYTES = 16 << 20  # what the graphs and bundle.json may take
-PARTIAL = ".partial"
-_BUNDLE_FILES = {BUNDLE_FILE, WEIGHTS_FILE, TOKENIZER_FILE, TEMPLATE_FILE, *GRAPH_FILES.values()}
+LEAST_CONTEXT = 2  # a token of prompt and one of reply
+MOST_CONTEXT = 1 << 24  # more than any model has; a damaged number would fill the disk with angles
 
 
 def export_bundle(
@@ -79,18 +80,21 @@ def export_bundle(
     finished bundle; on any failure the target is untouched. Raises UserError for a source that
     cannot be read, a target that may not be replaced, or a disk too small.
     """
-    target = Path(os.path.abspath(target))
-    _check_target(target, force)
-    with open_checkpoint(source) as checkpoint:
+    target = resolve_target(target, force)
+    # Values that are not finite are refused by name; NumPy's own warnings would only add lines.
+    with np.errstate(all="ignore"), open_checkpoint(source) as checkpoint:
         config = checkpoint.config
         context = _checked_context(config, context)
         replay = ReplayConfig(_segments(context), DRAFT_WIDTHS, VERIFY_WIDTHS)
         tensors = model_tensors(checkpoint, context + replay.max_width)
         text = checkpoint.text
         _check_stop_ids(text, config.vocab_size, checkpoint.where)
+        if text.chat_template is not None:
+            ChatTemplate(text.chat_template)
         text_files = _text_files(text, checkpoint.where)
         entries, size = lay_out(tensors.specs())
-        with _new_folder(target, size + sum(map(len, text_files.values())) + SPARE_BYTES) as folder:
+        needed = size + sum(map(len, text_files.values())) + SPARE_BYTES
+        with new_folder(target, needed, force) as folder:
             _write_weights(folder / WEIGHTS_FILE, smooth(checkpoint), tensors, entries, size)
             for name, data in text_files.items():
                 _write(folder / name, data)
@@ -112,17 +116,16 @@ def export_bundle(
             )
             _write(folder / BUNDLE_FILE, manifest.to_json().encode())
             Bundle.open(folder, check_hashes=False)
-            _publish(folder, target)
+            publish(folder, target)
     return Bundle.open(target, check_hashes=False)
 
 
 def _checked_context(config: ModelConfig, context: int | None) -> int:
-    if context is None:
-        return config.context
-    if not 1 <= context <= config.longest_context:
+    context = config.context if context is None else context
+    most = min(config.longest_context, MOST_CONTEXT)
+    if not LEAST_CONTEXT <= context <= most:
         raise UserError(
-            f"context {context} is out of range: this model takes 1 to {config.longest_context} "
-            "tokens"
+            f"context {context} is out of range: this model takes {LEAST_CONTEXT} to {most} tokens"
         )
     return context
 
@@ -202,7 +205,12 @@ def _write_weights(
         rope, head_dim = checkpoint.config.rope, tensors.head_dim
         for first in range(0, tensors.positions, ROTARY_BLOCK):
             last = min(first + ROTARY_BLOCK, tensors.positions)
-            writer.write("rotary", rotary_table(rope, head_dim, first, last), first)
+            angles = rotary_table(rope, head_dim, first, last)
+            if not np.isfinite(angles).all():
+                raise UserError(
+                    f"{checkpoint.where}: rotary angles are not finite; mend the settings: {rope}"
+                )
+            writer.write("rotary", angles, first)
 
 
 def _write_matrix(
@@ -240,82 +248,5 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _file_entries(folder: Path) -> dict[str, FileEntry]:
-    paths = sorted(folder.iterdir())
+    paths = sorted(path for path in folder.iterdir() if path.name != LOCK_FILE)
     return {path.name: FileEntry(path.stat().st_size, sha256_of(path)) for path in paths}
-
-
-def _check_target(target: Path, force: bool) -> None:
-    if not os.path.lexists(target):
-        return
-    if not _is_bundle(target):
-        raise UserError(
-            f"{target} exists and is not a bundle; choose another name, nothing was overwritten"
-        )
-    if not force:
-        raise UserError(
-            f"{target} exists; add --force to replace that bundle, or choose another name"
-        )
-
-
-def _is_bundle(path: Path) -> bool:
-    try:
-        value = json.loads((path / BUNDLE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(value, dict) and value.get("format") == FORMAT
-
-
-@contextmanager
-def _new_folder(target: Path, size: int) -> Iterator[Path]:
-    """A fresh ``<target>.partial``, removed again on any failure. UserError where the disk is too
-    small for ``size`` bytes.
-    """
-    folder = target.with_name(target.name + PARTIAL)
-    try:
-        _discard(folder)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot write beside {target}: {folder}: {error.strerror}") from None
-    try:
-        free = shutil.disk_usage(folder).free
-        if free < size:
-            raise UserError(
-                f"{target}: the bundle needs {size >> 20} MiB, the disk has {free >> 20} MiB free"
-            )
-        yield folder
-    except OSError as error:
-        reason = describe_os_error(error)
-        raise UserError(f"export to {target} failed: {reason}; nothing was left there") from None
-    finally:
-        # Published, it has its final name, and there is nothing left to discard.
-        _discard(folder)
-
-
-def _discard(folder: Path) -> None:
-    """Removes what an interrupted export left. UserError for a folder that holds anything else."""
-    if not os.path.lexists(folder):
-        return
-    if (
-        folder.is_symlink()
-        or not folder.is_dir()
-        or any(path.name not in _BUNDLE_FILES for path in folder.iterdir())
-    ):
-        raise UserError(f"{folder} is in the way and was not made by an export; move it")
-    shutil.rmtree(folder)
-
-
-def _publish(folder: Path, target: Path) -> None:
-    """Gives the finished folder its name; a bundle that had it is removed afterwards."""
-    if not os.path.lexists(target):
-        folder.rename(target)
-        return
-    replaced = target.with_name(target.name + ".replaced")
-    if os.path.lexists(replaced):
-        raise UserError(f"{replaced} is in the way; move it, then export again")
-    target.rename(replaced)
-    try:
-        folder.rename(target)
-    except OSError:
-        replaced.rename(target)
-        raise
-    shutil.rmtree(replaced)

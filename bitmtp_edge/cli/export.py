@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -35,8 +38,14 @@ def command(
 ) -> None:
     from bitmtp_edge.export.pipeline import export_bundle
 
+    signal.signal(signal.SIGTERM, _leave)
     bundle = export_bundle(source, target, kv=kv, context=context, force=force)
     size = sum(entry.bytes for entry in bundle.manifest.files.values())
     click.echo(
         f"{target}: {bundle.model.name}, {bundle.model.weights} weights, {size / 2**20:.1f} MiB"
     )
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """A terminated export removes what it wrote, as one that Ctrl-C ends."""
+    sys.exit(128 + number)

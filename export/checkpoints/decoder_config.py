@@ -63,11 +63,13 @@ def read_rope(raw: RawConfig, context: int, head_dim: int) -> Rope:
     """
     block = raw.block("rope_parameters") or raw.block("rope_scaling")
     theta = raw.number("rope_theta", 10000.0)
+    if block is not None:
+        theta = block.number("rope_theta", theta)
+    if theta <= 1:
+        where = raw.where if block is None else block.where
+        raise UserError(f"{where}: rope_theta is {theta}, expected more than 1")
     if block is None:
         return Rope(theta)
-    theta = block.number("rope_theta", theta)
-    if theta <= 1:
-        raise UserError(f"{block.where}: rope_theta is {theta}, expected more than 1")
     kind = block.get("rope_type") or block.get("type") or "default"
     if kind not in KINDS:
         known = ", ".join(KINDS[:-1])

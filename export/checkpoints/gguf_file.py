@@ -21,6 +21,7 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MOST_AXES = 4
+MOST_NAME_BYTES = 1 << 16  # the format's own limit for keys; tensor names are shorter
 _SCALARS = {
     0: "<B",
     1: "<b",
@@ -77,6 +78,13 @@ class _Reader:
         # A damaged description must not keep a sound model from being read.
         return self.take(self.scalar("<Q")).decode("utf-8", "replace")
 
+    def name(self) -> str:
+        """A key or the name of a tensor: a longer text is what follows a damaged length."""
+        text = self.text()
+        if len(text) >= MOST_NAME_BYTES or not text.isprintable():
+            raise UserError(f"{self.path}: a damaged name in the header; download the file again")
+        return text
+
     def value(self, kind: int) -> Any:
         if kind == _FLOAT32:
             # The decimal it was written from: 1e-05, where its widening is 9.999999747e-06.
@@ -119,11 +127,11 @@ def read_header(file: BinaryIO, path: Path) -> GgufHeader:
     tensor_count, value_count = reader.scalar("<Q"), reader.scalar("<Q")
     metadata: dict[str, Any] = {}
     for _ in range(value_count):
-        key = reader.text()
+        key = reader.name()
         metadata[key] = reader.value(reader.scalar("<I"))
     tensors: dict[str, TensorInfo] = {}
     for _ in range(tensor_count):
-        name, axes = reader.text(), reader.scalar("<I")
+        name, axes = reader.name(), reader.scalar("<I")
         if not 1 <= axes <= MOST_AXES:
             raise UserError(
                 f"{path}: tensor {name} has {axes} axes (expected 1 to {MOST_AXES}); the file is "

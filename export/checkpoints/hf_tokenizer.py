@@ -65,7 +65,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     text = _read(path)
     try:
         value = {} if text is None else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}; download it again") from error
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object: download it again")

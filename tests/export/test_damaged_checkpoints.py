@@ -169,6 +169,32 @@ def test_a_template_that_is_no_text(folder: Tiny) -> None:
     _refused(folder.path, "half a surrogate pair")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_position_embeddings": 1}, "context 1 is out of range"),
+        ({"max_position_embeddings": 1 << 40}, "context 1099511627776 is out of range"),
+        ({"rope_theta": 0.5}, r"rope_theta is 0\.5, expected more than 1"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 1e-320}}, "angles are not finite"),
+    ],
+)
+def test_numbers_that_no_model_has(changes: dict[str, Any], message: str, folder: Tiny) -> None:
+    (folder.path / "config.json").write_text(json.dumps(folder.config | changes))
+    _refused(folder.path, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100000, r"tokenizer_config\.json is not JSON"),
+        ('{"chat_template": "{% if %}"}', "the chat template has a syntax error in line 1"),
+    ],
+)
+def test_a_broken_tokenizer_config(text: str, message: str, folder: Tiny) -> None:
+    (folder.path / "tokenizer_config.json").write_text(text)
+    _refused(folder.path, message)
+
+
 def test_a_missing_shard(sharded: Tiny) -> None:
     (sharded.path / "model-00002-of-00003.safetensors").unlink()
     _refused(sharded.path, "this shard is missing")
@@ -263,6 +289,22 @@ def test_a_gguf_tensor_that_lies(
     struct.pack_into(layout, data, data.index(name) + len(name) + offset, value)
     gguf.path.write_bytes(data)
     _refused(gguf.path, message)
+
+
+@pytest.mark.parametrize("length", [22, 200, 1 << 16])
+def test_a_gguf_name_of_another_length(length: int, gguf: Tiny) -> None:
+    data = bytearray(gguf.path.read_bytes())
+    struct.pack_into("<Q", data, data.index(b"blk.1.ffn_down.weight") - 8, length)
+    gguf.path.write_bytes(data)
+    _refused(gguf.path, "a damaged name in the header")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_gguf_scale_that_is_not_finite(gguf: Tiny) -> None:
+    data = bytearray(gguf.path.read_bytes())
+    data[-34:-32] = b"\xff\x7f"  # the last Q8_0 block: its fp16 scale, then 32 codes
+    gguf.path.write_bytes(data)
+    _refused(gguf.path, "holds values that are not finite")
 
 
 def test_a_gguf_type_that_cannot_be_dequantised(gguf: Tiny) -> None:

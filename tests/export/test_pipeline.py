@@ -149,7 +149,7 @@ def test_fp16_kv(tiny_llama: Tiny, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("context", "segments"),
-    [(1, (128,)), (600, (512, 640)), (1024, (512, 1024))],
+    [(2, (128,)), (600, (512, 640)), (1024, (512, 1024))],
 )
 def test_context(context: int, segments: tuple[int, ...], tiny_llama: Tiny, tmp_path: Path) -> None:
     bundle = export_bundle(tiny_llama.path, tmp_path / "b", context=context)
@@ -157,9 +157,9 @@ def test_context(context: int, segments: tuple[int, ...], tiny_llama: Tiny, tmp_
     assert bundle.weights["rotary"].shape[0] == context + bundle.replay.max_width
 
 
-@pytest.mark.parametrize("context", [0, -1, 1025])
+@pytest.mark.parametrize("context", [0, -1, 1, 1025])
 def test_a_context_out_of_range(context: int, tiny_llama: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="takes 1 to 1024 tokens"):
+    with pytest.raises(UserError, match="takes 2 to 1024 tokens"):
         export_bundle(tiny_llama.path, tmp_path / "b", context=context)
     assert not list(tmp_path.iterdir())
 
