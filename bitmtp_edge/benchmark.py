@@ -174,15 +174,13 @@ def benchmark(
     prompt_ids = [session.prompt_ids(prompt) for prompt in prompts]
     samples = [_Samples(policy) for policy in policies]
     for policy in policies:  # plans are made, and weights read from disk, at first use
-        measured.reply(measured.decoder(policy), prompt_ids[0], WARM_UP_TOKENS)
+        _whole(measured.reply(measured.decoder(policy), prompt_ids[0], WARM_UP_TOKENS))
     timed.seconds.clear()
     for _ in range(repeat):
         for ids in prompt_ids:
             for sample in samples:
                 reply = measured.reply(measured.decoder(sample.policy), ids, max_new_tokens)
-                if reply.finish_reason == "interrupted":
-                    raise KeyboardInterrupt
-                sample.replies.append(reply)
+                sample.replies.append(_whole(reply))
                 advance()
     ar = next((each for each in samples if isinstance(each.policy, AutoRegressive)), None)
     return BenchReport(
@@ -216,9 +214,16 @@ def python_ms_per_step(session: Session, policy: Policy, prompt_ids: Sequence[in
         for _ in range(PYTHON_REPEATS):
             # No step writes a token, so all are token 0, which may be a stop token.
             decoder = empty.decoder(policy)
-            reply = empty.reply(decoder, prompt_ids, min(PYTHON_TOKENS, room), StopRules())
+            reply = _whole(empty.reply(decoder, prompt_ids, min(PYTHON_TOKENS, room), StopRules()))
             samples.append(1e3 * reply.decode_s / (reply.draft_steps + reply.verify_steps))
     return median(samples)
+
+
+def _whole(reply: GenerationResult) -> GenerationResult:
+    """``reply``; an interrupt that ended it ends the benchmark."""
+    if reply.finish_reason == "interrupted":
+        raise KeyboardInterrupt
+    return reply
 
 
 def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | None) -> PolicyReport:

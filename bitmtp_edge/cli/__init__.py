@@ -10,6 +10,7 @@ with a particular exit code by `ctx.exit(code)`.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import os
 import sys
@@ -25,6 +26,7 @@ PROGRAM = "bitmtp-edge"
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 1
+LONGEST_LINE = 2000
 
 
 def verb_summary(source: Path) -> str | None:
@@ -92,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     exception is a fault of this program and keeps its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _fill_standard_streams()
     try:
         result = cli.main(arguments or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -118,12 +121,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _fill_standard_streams() -> None:
+    """A stream that was closed before the start (``>&-``) reads or writes nothing; left closed, a
+    bundle's file would get its number, and lines meant for the terminal with it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for good
+
+
 def _hint(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else PROGRAM
     return f"(Try '{command} --help'.)"
 
 
 def _report(message: str) -> int:
-    line = " ".join(message.split())
-    print(f"{PROGRAM}: error: {line}", file=sys.stderr)
+    # What a file says must not steer the terminal, nor fill it.
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    if len(line) > LONGEST_LINE:
+        line = f"{line[:LONGEST_LINE]} ..."
+    with contextlib.suppress(OSError):  # a full disk: the exit code still tells
+        print(f"{PROGRAM}: error: {line}", file=sys.stderr)
     return USER_ERROR

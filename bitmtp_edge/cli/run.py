@@ -43,7 +43,7 @@ def command(
     engine: EngineChoice,
     as_json: bool,
 ) -> None:
-    text = _read_stdin() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else _checked(prompt)
     if not text:
         raise UserError("the prompt is empty: give --prompt a text, or - to read stdin")
     with engine.open(bundle) as session:
@@ -58,6 +58,14 @@ def command(
             print_stats(result)
     if result.finish_reason == "interrupted":
         ctx.exit(INTERRUPTED)
+
+
+def _checked(prompt: str) -> str:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise UserError("the prompt is not UTF-8: convert it first") from None
+    return prompt
 
 
 def _read_stdin() -> str:

@@ -28,7 +28,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class StopRules:
-    """What ends a reply; raises UserError for an empty stop string.
+    """What ends a reply; raises UserError for a stop string that is empty or no text.
 
     Of several stop strings the one that *ends* first wins, since that alone does not depend on how
     the text is cut into tokens; of those that end together, the longest. A stop string that is the
@@ -43,6 +43,13 @@ class StopRules:
             raise UserError(
                 "a stop string is empty, which would end every reply at once: leave it out"
             )
+        for text in self.stop_strings:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise UserError(
+                    f"the stop string {text!a} is not UTF-8 text: no reply holds it"
+                ) from None
 
 
 @dataclass(frozen=True)

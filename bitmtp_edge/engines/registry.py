@@ -9,6 +9,8 @@ from ..bundle import Bundle
 from ..errors import UserError
 from .base import Engine
 
+MOST_THREADS = 256  # of the CPU library; ONNX Runtime takes minutes with more
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -77,9 +79,14 @@ AUTO = ("cpu",)
 def open_engine(name: str, bundle: Bundle, options: EngineOptions | None = None) -> Engine:
     """Opens engine ``name``, or with "auto" the first of :data:`AUTO` that works here.
 
-    Raises UserError for an unknown engine, or with the reason why it does not work.
+    Raises UserError for an unknown engine, threads out of range, or with the reason why it does not
+    work.
     """
     options = options or EngineOptions()
+    if not 0 <= options.threads <= MOST_THREADS:
+        raise UserError(
+            f"{options.threads} threads: expected 1 to {MOST_THREADS}, or 0 for one a processor"
+        )
     if name == "auto":
         reasons = []
         for candidate in AUTO:

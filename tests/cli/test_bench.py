@@ -13,6 +13,7 @@ from bitmtp_edge import benchmark, session
 from bitmtp_edge.benchmark import TimedEngine, read_prompts
 from bitmtp_edge.cli import options
 from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
+from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.errors import UserError
 
 from .conftest import Done
@@ -90,15 +91,17 @@ def test_other_tokens_than_ar_are_told(
     assert "nested: its tokens DIFFER from AR's: at token 0 of a reply: token " in done.out
 
 
+@pytest.mark.parametrize("where", ["warm-up", "a reply"])
 def test_an_interrupt_ends_it(
-    verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    at = {"warm-up": 3, "a reply": 60}[where]
     replay = TimedEngine.replay
     calls: list[int] = []
 
     def interrupted(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
         calls.append(1)
-        if len(calls) == 60:
+        if len(calls) == at:
             raise KeyboardInterrupt
         return replay(self, state, window)
 
@@ -106,6 +109,18 @@ def test_an_interrupt_ends_it(
     done = verb("bench", bundle, "--prompts", prompts)
     assert done.code == 130
     assert done.out.strip() == ""
+
+
+def test_an_interrupt_ends_the_measurement_of_python(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: CpuEngine, state: ReplayState, window: Window) -> StepOutput:
+        raise KeyboardInterrupt
+
+    with session.Session.open(bundle) as opened:
+        monkeypatch.setattr(CpuEngine, "replay", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            benchmark.python_ms_per_step(opened, opened.policy("ar"), [1, 2, 3])
 
 
 @pytest.mark.parametrize(

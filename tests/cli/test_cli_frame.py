@@ -33,6 +33,8 @@ from bitmtp_edge.errors import UserError
 
 FAULTS = {
     "user": UserError("the bundle is\\n  broken"),
+    "escape": UserError("no tensor \\x1b[2J\\0 \\u00e9"),
+    "endless": UserError("x" * 100000),
     "full": OSError(errno.ENOSPC, "No space left on device", "/tmp/out.bin"),
     "rename": OSError(errno.EACCES, "Permission denied", "/tmp/a", None, "/tmp/b"),
     "bare": OSError(errno.EROFS, "Read-only file system"),
@@ -117,6 +119,8 @@ def test_a_verb_chooses_its_exit_code(verbs: frame.VerbGroup) -> None:
         ("rename", "/tmp/a -> /tmp/b: Permission denied"),
         ("bare", "Read-only file system"),
         ("untold", "the socket is gone"),
+        ("escape", "no tensor \\x1b[2J\\x00 é"),
+        ("endless", "x" * 2000 + " ..."),
         ("missing", "/nonexistent/input.gguf: No such file or directory"),
         ("memory", "out of memory: Unable to allocate 3.2 GiB"),
         ("click", "Could not open file 'x.txt': cannot be read"),
@@ -213,3 +217,33 @@ def test_a_reader_that_went_away_is_quiet(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "out"),
+    [("<&-", 0, "version"), (">&-", 0, ""), ("2>&-", 0, "version"), (">&- 2>&- <&-", 0, "")],
+)
+def test_closed_streams_read_and_write_nothing(
+    closed: str, code: int, out: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m bitmtp_edge --version {closed}', sys.executable],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    assert out in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(("full", "verb"), [(">", "--help"), ("2>", "nope")])
+def test_a_full_disk_behind_a_stream_is_exit_2(full: str, verb: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m bitmtp_edge {verb} {full}/dev/full', sys.executable],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
