@@ -7,6 +7,7 @@ Python is not entered between operators.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ class CpuEngine(Engine):
     :func:`cpu_library.isas`, None the best. keep_tensors: every tensor of a step keeps its own
     memory, so that :meth:`tensors` can show them (for ``verify``). empty: plans have no calls, and
     a step costs what Python does around them (for ``bench``).
+
+    Calls from several Python threads take turns, since a step reads its inputs as it runs; what a
+    sequence then holds is the callers' affair.
     """
 
     name = "cpu"
@@ -49,6 +53,7 @@ class CpuEngine(Engine):
         self._keep_tensors = keep_tensors
         self._empty = empty
         self._isa = isa
+        self._turn = threading.Lock()
         lib.select_isa(isa)  # refuses an unknown one now; plans select it again
         self._pool = lib.Pool(threads)
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
@@ -68,28 +73,32 @@ class CpuEngine(Engine):
         return self._pool.threads
 
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
-        plan = self.plan(state)
-        plan.set_window(window)
-        plan.run()
-        self._last = plan
-        return plan.output()
+        with self._turn:
+            plan = self.plan(state)
+            plan.set_window(window)
+            plan.run()
+            self._last = plan
+            return plan.output()
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        self._kv_planes.promote(rows, at)
+        with self._turn:
+            self._kv_planes.promote(rows, at)
 
     def grow(self, segment: int, rows: int) -> None:
-        if segment == self._kv.capacity:
-            return
-        grown = KVBuffer(self._nodes["verify"], segment, self._max_width)
-        grown.copy_history(self._kv, rows)
-        self._take(grown)
-        self._plans.clear()
-        self._last = None
+        with self._turn:
+            if segment == self._kv.capacity:
+                return
+            grown = KVBuffer(self._nodes["verify"], segment, self._max_width)
+            grown.copy_history(self._kv, rows)
+            self._take(grown)
+            self._plans.clear()
+            self._last = None
 
     def close(self) -> None:
-        self._plans.clear()
-        self._last = None
-        self._pool.close()
+        with self._turn:
+            self._plans.clear()
+            self._last = None
+            self._pool.close()
 
     def tensors(self) -> dict[str, NDArray[Any]] | None:
         if not self._keep_tensors or self._last is None:
@@ -99,9 +108,10 @@ class CpuEngine(Engine):
 
     def profile(self, state: ReplayState, window: Window) -> list[tuple[Node, int]]:
         """One step, and the nanoseconds that each node took."""
-        plan = self.plan(state)
-        plan.set_window(window)
-        return list(zip(plan.nodes, plan.run_profiled(), strict=True))
+        with self._turn:
+            plan = self.plan(state)
+            plan.set_window(window)
+            return list(zip(plan.nodes, plan.run_profiled(), strict=True))
 
     def _take(self, kv: KVBuffer) -> None:
         self._kv = kv

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.resources
+import os
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_void_p
 from types import TracebackType
@@ -225,10 +226,14 @@ def workspace_bytes(op: int, args: ctypes.Structure, threads: int) -> int:
 
 
 class Pool:
-    """A team of threads. ``threads`` <= 0 takes one for every processor the process may run on."""
+    """A team of threads. ``threads`` <= 0 takes one for every processor the process may run on.
+
+    One plan runs at a time, and only in the process that made the pool.
+    """
 
     def __init__(self, threads: int = 0) -> None:
         self._handle: int | None = None
+        self._process = os.getpid()
         self._handle = _library().bitmtp_cpu_pool_create(threads)
         if self._handle is None:
             raise UserError(f"cannot start {threads} threads: ask for fewer")
@@ -238,12 +243,18 @@ class Pool:
     def handle(self) -> int:
         if self._handle is None:
             raise RuntimeError("the pool is closed")
+        if self._process != os.getpid():
+            # Threads do not follow a fork: the step would wait for them for ever.
+            raise UserError(
+                "this engine was opened before the process forked: open the bundle in the child"
+            )
         return self._handle
 
     def close(self) -> None:
         """Ends the threads. No plan may be running on them."""
         if self._handle is not None:
-            _library().bitmtp_cpu_pool_destroy(self._handle)
+            if self._process == os.getpid():
+                _library().bitmtp_cpu_pool_destroy(self._handle)
             self._handle = None
 
     def __enter__(self) -> Pool:
