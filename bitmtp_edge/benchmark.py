@@ -130,11 +130,11 @@ def read_prompts(path: str | Path) -> list[str]:
     """
     source = Path(path)
     try:
-        text = source.read_text(encoding="utf-8")
+        text = source.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{source} is not UTF-8 text (byte {error.start})") from None
     prompts = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         if source.suffix != ".jsonl":

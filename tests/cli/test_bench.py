@@ -127,6 +127,8 @@ def test_an_interrupt_ends_the_measurement_of_python(
     ("name", "text", "expected"),
     [
         ("a.txt", " one \n\n# two\n", ["one", "# two"]),
+        ("windows.txt", "\ufeffone\r\ntwo\u2028three\r\n", ["one", "two\u2028three"]),
+        ("a.jsonl", '{"prompt": "a\u2028b"}\n', ["a\u2028b"]),
         ("a.jsonl", '{"prompt": "one\\ntwo", "id": 3}\n\n{"prompt": " x"}\n', ["one\ntwo", " x"]),
     ],
 )
