@@ -1,11 +1,12 @@
 """The wheel as a user gets it: what is in it, and that it runs outside this checkout.
 
-A test of a verb on an installed wheel takes the fixture `installed` and calls, from a folder that
-is not the checkout, `installed.run("inspect", bundle)`.
+A test of a verb on an installed wheel takes the fixture `installed`, whose `run` starts the command
+in a folder that is not the checkout.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 import bitmtp_edge
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.session import Session
 
 ROOT = Path(__file__).parents[2]
 CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -123,3 +126,23 @@ def test_help_of_the_installed_wheel(installed: Installed) -> None:
     done = installed.run("--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: bitmtp-edge ")
+
+
+def test_the_installed_wheel_inspects_a_bundle(installed: Installed, tiny_bundle: Bundle) -> None:
+    done = installed.run("inspect", tiny_bundle.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0].split() == ["model", "llama", "(llama)"]
+
+
+def test_the_installed_wheel_answers_as_the_checkout_does(
+    installed: Installed, tiny_bundle: Bundle
+) -> None:
+    done = installed.run(
+        "run", tiny_bundle.path, "--prompt", "the hat", "--max-new-tokens", "16", "--json"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with Session.open(tiny_bundle.path) as session:
+        ids = session.prompt_ids("the hat")
+        expected = session.reply(session.decoder(), ids, 16)
+    found = json.loads(done.stdout)
+    assert found["token_ids"] == expected.token_ids and found["text"] == expected.text
