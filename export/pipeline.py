@@ -4,6 +4,7 @@ of it is there.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ from bitmtp_edge.bundle import (
     TensorEntry,
     sha256_of,
 )
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import UserError, missing_extra
 from bitmtp_edge.layout import TILE_ROWS
 from bitmtp_edge.operators import Node
 from bitmtp_edge.progress import Progress
@@ -80,6 +81,8 @@ def export_bundle(
     finished bundle; on any failure the target is untouched. Raises UserError for a source that
     cannot be read, a target that may not be replaced, or a disk too small.
     """
+    if importlib.util.find_spec("onnx") is None:  # told now, loaded when the weights are done
+        raise missing_extra("onnx", "export")
     target = resolve_target(target, force)
     # Values that are not finite are refused by name; NumPy's own warnings would only add lines.
     with np.errstate(all="ignore"), open_checkpoint(source) as checkpoint:

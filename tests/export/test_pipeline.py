@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,15 @@ def test_a_context_out_of_range(context: int, tiny_llama: Tiny, tmp_path: Path) 
     with pytest.raises(UserError, match="takes 2 to 1024 tokens"):
         export_bundle(tiny_llama.path, tmp_path / "b", context=context)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_told_before_the_work(
+    tiny_llama: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.setattr(pipeline, "quantize_nested", lambda *arguments: pytest.fail("too late"))
+    with pytest.raises(UserError, match="onnx is not installed"):
+        export_bundle(tiny_llama.path, tmp_path / "b")
 
 
 # ---- targets ----------------------------------------------------------------------------------
