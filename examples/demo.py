@@ -182,7 +182,11 @@ def main() -> int:
         return 2
     try:
         return demo(sys.argv[1])
-    except UserError as error:
+    except BrokenPipeError:
+        # Else the interpreter flushes into the closed pipe once more as it exits, and complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (UserError, OSError) as error:
         print(f"demo: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

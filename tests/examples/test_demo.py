@@ -86,6 +86,20 @@ def test_no_color_is_respected_on_a_terminal(
     assert "\x1b[36mnested" in record([sys.executable, str(DEMO), str(bundle)])
 
 
+def test_a_reader_that_went_away_is_quiet(bundle: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(DEMO), str(bundle)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1
+
+
 def test_a_demo_that_fails_draws_nothing(picture: dict[str, Any]) -> None:
     with pytest.raises(SystemExit) as end:
         picture["record"]([sys.executable, "-c", "import sys; sys.exit(3)"])
