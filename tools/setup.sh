@@ -29,8 +29,14 @@ command -v c++ >/dev/null || missing+=(g++)
 python=$(find_python)
 if [[ -z $python && ! -x .venv/bin/python ]]; then
   shown=${PYTHON:-python3}
-  if command -v "$shown" >/dev/null && ! "$shown" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-    echo "bitmtp-edge needs Python 3.10 or newer; $shown is $("$shown" -V 2>&1). Name another: make PYTHON=python3.12" >&2
+  # A version manager leaves commands that exist and do not run: those count as missing.
+  if version=$("$shown" -c 'import platform; print(platform.python_version())' 2>/dev/null) && [[ -n $version ]]; then
+    if ! "$shown" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+      echo "bitmtp-edge needs Python 3.10 or newer; $shown is $version. Name another: make PYTHON=python3.12" >&2
+      exit 2
+    fi
+  elif [[ -n ${PYTHON:-} ]]; then
+    echo "PYTHON=$PYTHON is no Python that runs here. Name another: make PYTHON=python3.12" >&2
     exit 2
   fi
   missing+=(python3 python3-venv)
