@@ -21,6 +21,7 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MOST_AXES = 4
+MOST_ITEMS = 1 << 22  # of an array: several times the largest vocabulary or list of merges
 MOST_NAME_BYTES = 1 << 16  # the format's own limit for keys; tensor names are shorter
 _SCALARS = {
     0: "<B",
@@ -99,11 +100,11 @@ class _Reader:
                 "this SDK"
             )
         item, count = self.scalar("<I"), self.scalar("<Q")
-        if item in _SCALARS:
+        if item in _SCALARS and count <= MOST_ITEMS:
             layout = _SCALARS[item]
             data = self.take(count * struct.calcsize(layout))
             return [value for (value,) in struct.iter_unpack(layout, data)]
-        if item != _STRING or count * 8 > self.left:
+        if item != _STRING or count > MOST_ITEMS:
             raise UserError(
                 f"{self.path}: damaged GGUF array (type {item}, {count} items); download the "
                 "file again"

@@ -291,6 +291,13 @@ def test_a_gguf_tensor_that_lies(
     _refused(gguf.path, message)
 
 
+def test_a_gguf_array_longer_than_any(gguf: Tiny) -> None:
+    """Its values are in the file, but as Python objects they would take tens of times as much."""
+    header = b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"a", 9, 0, 5_000_000)
+    gguf.path.write_bytes(header + bytes(5_000_000))
+    _refused(gguf.path, "damaged GGUF array .type 0, 5000000 items")
+
+
 @pytest.mark.parametrize("length", [22, 200, 1 << 16])
 def test_a_gguf_name_of_another_length(length: int, gguf: Tiny) -> None:
     data = bytearray(gguf.path.read_bytes())
