@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from types import FrameType
 
 import click
+
+from ..errors import UserError
 
 
 @click.command(name="export", help=__doc__)
@@ -38,14 +39,17 @@ def command(
 ) -> None:
     from bitmtp_edge.export.pipeline import export_bundle
 
-    signal.signal(signal.SIGTERM, _leave)
-    bundle = export_bundle(source, target, kv=kv, context=context, force=force)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)  # as Ctrl-C: what was written is removed again
+    try:
+        bundle = export_bundle(source, target, kv=kv, context=context, force=force)
+    except KeyboardInterrupt:
+        raise UserError(f"export interrupted: {target} was not written") from None
     size = sum(entry.bytes for entry in bundle.manifest.files.values())
     click.echo(
         f"{target}: {bundle.model.name}, {bundle.model.weights} weights, {size / 2**20:.1f} MiB"
     )
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    """A terminated export removes what it wrote, as one that Ctrl-C ends."""
-    sys.exit(128 + number)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -67,14 +67,15 @@ def test_what_is_in_the_way_is_told_before_the_work(tiny_llama: Tiny, tmp_path: 
         export_bundle(tmp_path / "no source", tmp_path / "b", force=True)
 
 
-def test_a_terminated_export_leaves_nothing(tiny_llama: Tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupted_export_leaves_nothing(name: str, tiny_llama: Tiny, tmp_path: Path) -> None:
     terminate_itself = (
         "import os, signal, sys\n"
         "from bitmtp_edge.cli import main\n"
         "from bitmtp_edge.export import pipeline\n"
         "quantize = pipeline.quantize_nested\n"
         "def terminated(*arguments):\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"    os.kill(os.getpid(), signal.{name})\n"
         "    return quantize(*arguments)\n"
         "pipeline.quantize_nested = terminated\n"
         "sys.exit(main())\n"
@@ -85,6 +86,7 @@ def test_a_terminated_export_leaves_nothing(tiny_llama: Tiny, tmp_path: Path) ->
         text=True,
         cwd=tmp_path,
     )
-    assert done.returncode == 143, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.endswith("bitmtp-edge: error: export interrupted: b was not written\n")
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
