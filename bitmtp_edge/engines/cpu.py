@@ -62,7 +62,8 @@ class CpuEngine(Engine):
         self._plans: dict[ReplayState, _Plan] = {}
         self._last: _Plan | None = None
         self._take(KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width))
-        self._arena = aligned_bytes(0, "an arena")
+        self._arena = _SharedBlock("the tensors of a step")
+        self._workspace = _SharedBlock("the workspace of a step")
 
     @property
     def segment(self) -> int:
@@ -117,12 +118,6 @@ class CpuEngine(Engine):
         self._kv = kv
         self._kv_planes = lib.KVPlanes(kv.planes, kv.capacity)
 
-    def arena(self, size: int) -> NDArray[np.uint8]:
-        """The block that plans share, at least ``size`` bytes: only one of them runs at a time."""
-        if size > self._arena.size:
-            self._arena = aligned_bytes(size, "the tensors of a step")
-        return self._arena
-
     def plan(self, state: ReplayState) -> _Plan:
         """The plan of a replay state, made at its first use."""
         plan = self._plans.get(state)
@@ -138,6 +133,20 @@ class CpuEngine(Engine):
             plan = _Plan(self, state, self._keep_tensors, self._empty)
             self._plans[state] = plan
         return plan
+
+
+class _SharedBlock:
+    """Memory that all plans use, since only one of them runs at a time. Where a plan needs a larger
+    block, those made before keep the one they have."""
+
+    def __init__(self, purpose: str) -> None:
+        self._purpose = purpose
+        self._block = aligned_bytes(0, purpose)
+
+    def of(self, size: int) -> NDArray[np.uint8]:
+        if size > self._block.size:
+            self._block = aligned_bytes(size, self._purpose)
+        return self._block
 
 
 class _Plan:
@@ -166,7 +175,7 @@ class _Plan:
                 if name and name not in self._kv.workspace and (name != "logits" or state.logits):
                     specs[name] = spec
         offsets, size = place(_lifetimes(self.nodes, specs, set(inputs), keep_tensors))
-        block = engine.arena(size)
+        block = engine._arena.of(size)
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.frombuffer(block, dtype, math.prod(shape), offsets[name]).reshape(shape)
             for name, (dtype, shape) in specs.items()
@@ -176,7 +185,7 @@ class _Plan:
         tensors = {**engine._weights, **self._kv.history, **self.arrays}
         calls = [build_call(node, tensors, m, h) for node in self.nodes]
         needs = [lib.workspace_bytes(op, record, self._pool.threads) for op, record in calls]
-        self._workspace = aligned_bytes(max(needs), "the workspace of a step")
+        self._workspace = engine._workspace.of(max(needs))
         for (_, record), need in zip(calls, needs, strict=True):
             if need:
                 record.workspace = self._workspace.ctypes.data
