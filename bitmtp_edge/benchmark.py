@@ -1,7 +1,8 @@
 """What decoding costs here: rates of each policy, the steps they are made of, and Python's share.
 
-Every prompt is decoded by each policy in turn, so that what the machine does meanwhile touches all
-of them alike. Decoding is greedy, and the tokens of every policy must be those of AR.
+Every prompt is decoded by each policy in turn, forwards and backwards by turns, so that what the
+machine does meanwhile touches all of them alike: a machine that slows down steadily favours none.
+Decoding is greedy, and the tokens of every policy must be those of AR.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -71,17 +72,40 @@ class StepCost:
 
 
 @dataclass(frozen=True)
+class ReplyRow:
+    """One reply. prompt and round count from 0; gamma is None for a policy without drafts.
+
+    speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
+    without AR, or where either reply is empty.
+    """
+
+    policy: str
+    gamma: int | None
+    prompt: int
+    round: int
+    prompt_tokens: int
+    generated_tokens: int
+    prefill_s: float
+    decode_s: float
+    tokens_per_s: float
+    tokens_per_iteration: float
+    speedup_over_ar: float | None
+
+
+@dataclass(frozen=True)
 class PolicyReport:
     """Medians over every reply of one policy.
 
     prefill_tokens_per_s counts the prompt's tokens. acceptance_rate: accepted drafts of all drafts,
-    None without drafts. speedup_over_ar: median of the decode rate over AR's on the same prompt in
-    the same round; None without AR. same_tokens_as_ar: None without AR; ``difference`` tells the
-    first that differs. python_ms_per_step: what Python costs between two C steps, measured with an
-    empty plan; None where the engine is not ``cpu``.
+    None without drafts. speedup_over_ar: median of the replies' own, of which there are
+    ``speedup_pairs``; ``speedup_quartiles`` are the first and the third. All None, and no pairs,
+    without AR. same_tokens_as_ar: None without AR; ``difference`` tells the first that differs.
+    python_ms_per_step: what Python costs between two C steps, measured with an empty plan; None
+    where the engine is not ``cpu``.
     """
 
     policy: str
+    gamma: int | None
     settings: dict[str, Any]
     replies: int
     generated_tokens: int
@@ -90,6 +114,8 @@ class PolicyReport:
     tokens_per_iteration: float
     acceptance_rate: float | None
     speedup_over_ar: float | None
+    speedup_quartiles: tuple[float, float] | None
+    speedup_pairs: int
     same_tokens_as_ar: bool | None
     difference: str | None
     python_ms_per_step: float | None
@@ -97,7 +123,8 @@ class PolicyReport:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """``steps`` are those of all policies and of prefill."""
+    """``steps`` are those of all policies and of prefill; ``replies`` are in the order of policy,
+    round and prompt."""
 
     bundle: str
     model: str
@@ -108,6 +135,7 @@ class BenchReport:
     max_new_tokens: int
     policies: list[PolicyReport]
     steps: list[StepCost]
+    replies: list[ReplyRow]
 
     @property
     def ok(self) -> bool:
@@ -121,6 +149,22 @@ class _Samples:
 
     policy: Policy
     replies: list[GenerationResult] = field(default_factory=list)
+
+    @property
+    def gamma(self) -> int | None:
+        return self.policy.max_drafts or None
+
+    def speedups(self, ar: _Samples | None) -> list[float | None]:
+        """Of each reply, over AR's on the same prompt in the same round."""
+        if ar is None:
+            return [None] * len(self.replies)
+        pairs = zip(self.replies, ar.replies, strict=True)
+        return [
+            ours.tokens_per_s / theirs.tokens_per_s
+            if ours.tokens_per_s and theirs.tokens_per_s
+            else None
+            for ours, theirs in pairs
+        ]
 
 
 def read_prompts(path: str | Path) -> list[str]:
@@ -176,9 +220,9 @@ def benchmark(
     for policy in policies:  # plans are made, and weights read from disk, at first use
         _whole(measured.reply(measured.decoder(policy), prompt_ids[0], WARM_UP_TOKENS))
     timed.seconds.clear()
-    for _ in range(repeat):
-        for ids in prompt_ids:
-            for sample in samples:
+    for round_ in range(repeat):
+        for number, ids in enumerate(prompt_ids):
+            for sample in samples if (round_ + number) % 2 == 0 else reversed(samples):
                 reply = measured.reply(measured.decoder(sample.policy), ids, max_new_tokens)
                 sample.replies.append(_whole(reply))
                 advance()
@@ -196,6 +240,7 @@ def benchmark(
             for sample in samples
         ],
         steps=_step_costs(timed.seconds),
+        replies=[row for sample in samples for row in _reply_rows(sample, ar, len(prompts))],
     )
 
 
@@ -229,13 +274,14 @@ def _whole(reply: GenerationResult) -> GenerationResult:
 def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | None) -> PolicyReport:
     replies = sample.replies
     drafted = sum(reply.drafted_tokens for reply in replies)
-    speedup = difference = None
+    speedups = [speedup for speedup in sample.speedups(ar) if speedup is not None]
+    difference = None
     if ar is not None:
-        pairs = list(zip(replies, ar.replies, strict=True))
-        speedup = _median(a.tokens_per_s / b.tokens_per_s for a, b in pairs if b.tokens_per_s)
+        pairs = zip(replies, ar.replies, strict=True)
         difference = next(filter(None, (_difference(a, b) for a, b in pairs)), None)
     return PolicyReport(
         policy=sample.policy.name,
+        gamma=sample.gamma,
         settings=asdict(sample.policy),
         replies=len(replies),
         generated_tokens=sum(reply.generated_tokens for reply in replies),
@@ -245,11 +291,34 @@ def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | Non
         acceptance_rate=sum(sum(r.accepted_lengths) for r in replies) / drafted
         if drafted
         else None,
-        speedup_over_ar=speedup,
+        speedup_over_ar=median(speedups) if speedups else None,
+        speedup_quartiles=_quartiles(speedups) if speedups else None,
+        speedup_pairs=len(speedups),
         same_tokens_as_ar=None if ar is None else difference is None,
         difference=difference,
         python_ms_per_step=python_ms,
     )
+
+
+def _reply_rows(sample: _Samples, ar: _Samples | None, prompts: int) -> list[ReplyRow]:
+    return [
+        ReplyRow(
+            policy=sample.policy.name,
+            gamma=sample.gamma,
+            prompt=index % prompts,
+            round=index // prompts,
+            prompt_tokens=reply.prompt_tokens,
+            generated_tokens=reply.generated_tokens,
+            prefill_s=reply.prefill_s,
+            decode_s=reply.decode_s,
+            tokens_per_s=reply.tokens_per_s,
+            tokens_per_iteration=reply.tokens_per_iteration,
+            speedup_over_ar=speedup,
+        )
+        for index, (reply, speedup) in enumerate(
+            zip(sample.replies, sample.speedups(ar), strict=True)
+        )
+    ]
 
 
 def _difference(reply: GenerationResult, ar: GenerationResult) -> str | None:
@@ -278,6 +347,14 @@ def _step_costs(seconds: dict[ReplayState, list[float]]) -> list[StepCost]:
         )
         for state in states
     ]
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The first and the third; of one value, itself."""
+    if len(values) == 1:
+        return values[0], values[0]
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return first, third
 
 
 def _median(values: Iterable[float]) -> float:

@@ -14,8 +14,8 @@ from .options import (
     Count,
     EngineChoice,
     bundle_argument,
+    check_gamma,
     engine_options,
-    gamma_option,
     max_new_tokens_option,
 )
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..benchmark import BenchReport, PolicyReport
 
 DIFFERS = 1
+FEW_STEPS = 20  # a median of fewer tells little
 
 
 @click.command(name="bench", help=__doc__)
@@ -43,7 +44,15 @@ DIFFERS = 1
     default=POLICY_NAMES,
     help="Policy to measure; may be repeated [default: all].",
 )
-@gamma_option
+@click.option(
+    "--gamma",
+    "gammas",
+    multiple=True,
+    type=Count,
+    metavar="N",
+    help="Drafts an iteration of policy nested; may be repeated, to compare several in one run "
+    "[default: the bundle's].",
+)
 @click.option("--repeat", type=Count, default=3, show_default=True, metavar="N", help="Rounds.")
 @max_new_tokens_option(128)
 @engine_options
@@ -54,7 +63,7 @@ def command(
     bundle: str,
     prompt_file: str,
     names: tuple[str, ...],
-    gamma: int | None,
+    gammas: tuple[int, ...],
     repeat: int,
     max_new_tokens: int,
     engine: EngineChoice,
@@ -62,9 +71,15 @@ def command(
 ) -> None:
     from ..benchmark import benchmark, read_prompts
 
+    if gammas and "nested" not in names:
+        check_gamma(names[0], gammas[0])
     prompts = read_prompts(prompt_file)
     with engine.open(bundle) as session:
-        policies = [session.policy(name, gamma) for name in dict.fromkeys(names)]
+        policies = [
+            session.policy(name, gamma)
+            for name in dict.fromkeys(names)
+            for gamma in (dict.fromkeys(gammas or [None]) if name == "nested" else [None])
+        ]
         with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:
             report = benchmark(
                 session,
@@ -91,24 +106,29 @@ def _print(report: BenchReport) -> None:
     click.echo()
     heading = ("policy", "prefill tok/s", "decode tok/s", "tokens/iter.", "accepted", "over AR")
     _table([heading, *(_policy_row(policy) for policy in report.policies)])
+    _print_pairs(report)
     click.echo()
-    steps = [
-        (
-            s.role,
-            str(s.width),
-            str(s.outputs),
-            str(s.segment),
-            f"{s.median_ms:.2f}",
-            str(s.count),
-        )
-        for s in report.steps
-    ]
-    _table([("step", "width", "outputs", "segment", "ms", "count"), *steps])
+    often = [step for step in report.steps if step.count >= FEW_STEPS]
+    if often:
+        steps = [
+            (
+                s.role,
+                str(s.width),
+                str(s.outputs),
+                str(s.segment),
+                f"{s.median_ms:.2f}",
+                str(s.count),
+            )
+            for s in often
+        ]
+        _table([("step", "width", "outputs", "segment", "ms", "count"), *steps])
+    if rare := len(report.steps) - len(often):
+        click.echo(f"left out: {rare} kinds of step run fewer than {FEW_STEPS} times (see --json)")
     click.echo()
     for policy in report.policies:
         if policy.python_ms_per_step is not None:
             click.echo(
-                f"{policy.policy}: Python costs {policy.python_ms_per_step:.3f} ms a step, "
+                f"{_label(policy)}: Python costs {policy.python_ms_per_step:.3f} ms a step, "
                 "measured with an empty plan"
             )
     for policy in report.policies:
@@ -117,14 +137,36 @@ def _print(report: BenchReport) -> None:
         told = f"DIFFER from AR's: {policy.difference}"
         if policy.same_tokens_as_ar:
             told = f"are AR's, token for token ({policy.replies} replies)"
-        click.echo(f"{policy.policy}: its tokens {told}")
+        click.echo(f"{_label(policy)}: its tokens {told}")
+
+
+def _print_pairs(report: BenchReport) -> None:
+    """What the last column is, and how far its pairs spread."""
+    compared = [p for p in report.policies if p.policy != "ar" and p.speedup_quartiles is not None]
+    if compared:
+        click.echo()
+    for policy in compared:
+        assert policy.speedup_quartiles is not None
+        first, third = policy.speedup_quartiles
+        click.echo(
+            f"{_label(policy)}, over AR: median of {policy.speedup_pairs} pairs, "
+            f"quartiles {first:.2f} .. {third:.2f}"
+        )
+    if compared:
+        click.echo(
+            "(a pair: AR's decode seconds a token over the policy's, same prompt, same round; the "
+            "rates above\nare medians of all prompts, whose quotient may be another number)"
+        )
+
+
+def _label(report: PolicyReport) -> str:
+    return report.policy if report.gamma is None else f"{report.policy}, gamma {report.gamma}"
 
 
 def _policy_row(report: PolicyReport) -> tuple[str, ...]:
-    gamma = report.settings.get("gamma")
     accepted, speedup = report.acceptance_rate, report.speedup_over_ar
     return (
-        report.policy if gamma is None else f"{report.policy}, gamma {gamma}",
+        _label(report),
         f"{report.prefill_tokens_per_s:.1f}",
         f"{report.decode_tokens_per_s:.1f}",
         f"{report.tokens_per_iteration:.2f}",

@@ -51,6 +51,7 @@ class DecodingChoice:
 
     def decoder(self, session: Session) -> Decoder:
         policy = session.policy(self.policy, self.gamma)
+        check_gamma(policy.name, self.gamma)
         return session.decoder(policy, sampling=self.sampling, context=self.context)
 
 
@@ -80,7 +81,7 @@ def engine_options(function: Function) -> Function:
             type=click.IntRange(0),
             default=0,
             metavar="N",
-            help="Threads of the engine [default: one a processor].",
+            help="Threads of the engine; 0, the default, is one a processor.",
         ),
     )
 
@@ -95,7 +96,12 @@ def policy_options(function: Function) -> Function:
             help="ar: a token at a time. nested: draft on the base plane, verify on both "
             "[default: the bundle's].",
         ),
-        gamma_option,
+        click.option(
+            "--gamma",
+            type=Count,
+            metavar="N",
+            help="Drafts an iteration of policy nested [default: the bundle's].",
+        ),
     )
 
 
@@ -117,6 +123,11 @@ def decoding_options(function: Function) -> Function:
         from ..decode.sampling import SamplingParams
 
         sampling = SamplingParams(temperature, top_k, top_p, seed)
+        if temperature == 0 and (top_k > 0 or top_p < 1):
+            raise UserError(
+                "--top-k and --top-p have no effect at temperature 0, which takes the most likely "
+                "token: add --temperature, or leave them out"
+            )
         return function(decoding=DecodingChoice(policy, gamma, context, sampling), **rest)
 
     return _with_options(
@@ -155,13 +166,13 @@ def decoding_options(function: Function) -> Function:
     )
 
 
-def gamma_option(function: Function) -> Function:
-    return click.option(
-        "--gamma",
-        type=Count,
-        metavar="N",
-        help="Drafts an iteration of policy nested [default: the bundle's].",
-    )(function)
+def check_gamma(policy: str, gamma: int | None) -> None:
+    """Raises UserError for a gamma that ``policy`` would ignore."""
+    if gamma is not None and policy != "nested":
+        raise UserError(
+            f"--gamma has no effect on policy {policy}, which drafts nothing: leave it out, or add "
+            "--policy nested"
+        )
 
 
 def max_new_tokens_option(default: int) -> Callable[[Function], Function]:

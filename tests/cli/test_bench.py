@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import get_args
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from bitmtp_edge import benchmark, session
 from bitmtp_edge.benchmark import TimedEngine, read_prompts
 from bitmtp_edge.cli import options
+from bitmtp_edge.decode.loop import Decoder
+from bitmtp_edge.decode.stopping import StopRules
 from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
 from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.errors import UserError
@@ -57,14 +60,61 @@ def test_json_has_the_figures_of_every_policy(verb: Verb, bundle: Path, prompts:
     assert {role for role, *_ in steps} == set(get_args(Role))
 
 
+def test_several_gammas_share_one_baseline(
+    verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[int] = []
+    reply = session.Session.reply
+
+    def record(self: session.Session, decoder: Decoder, *rest: object) -> object:
+        order.append(decoder.policy.max_drafts)
+        return reply(self, decoder, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session.Session, "reply", record)
+    gammas = ("--gamma", 1, "--gamma", 4, "--gamma", 1)
+    limits = ("--repeat", 2, "--max-new-tokens", 6)
+    report = verb("bench", bundle, "--prompts", prompts, *gammas, *limits, "--json").json
+    assert [policy["gamma"] for policy in report["policies"]] == [None, 1, 4]
+    assert order[3:15] == [0, 1, 4, 4, 1, 0, 4, 1, 0, 0, 1, 4]  # after the warm-up: drift cancels
+
+    rows = report["replies"]
+    places = [(gamma, r, p) for gamma in (None, 1, 4) for r in (0, 1) for p in (0, 1)]
+    assert [(row["gamma"], row["round"], row["prompt"]) for row in rows] == places
+    for policy in report["policies"]:
+        ours = [row for row in rows if row["gamma"] == policy["gamma"]]
+        for row, ar in zip(ours, rows[:4], strict=True):
+            assert row["tokens_per_s"] == row["generated_tokens"] / row["decode_s"]
+            assert row["speedup_over_ar"] == row["tokens_per_s"] / ar["tokens_per_s"]
+        speedups = sorted(row["speedup_over_ar"] for row in ours)
+        assert policy["speedup_over_ar"] == median(speedups)
+        assert policy["speedup_pairs"] == 4
+        first, third = policy["speedup_quartiles"]
+        assert speedups[0] <= first <= speedups[1] and speedups[2] <= third <= speedups[3]
+
+
+def test_an_empty_reply_is_in_no_pair(
+    verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = StopRules(frozenset(range(10_000)))
+    monkeypatch.setattr(session.Session, "stop_rules", lambda self: nothing)
+    report = verb("bench", bundle, "--prompts", prompts, "--repeat", 1, "--json").json
+    for policy in report["policies"]:
+        assert (policy["speedup_over_ar"], policy["speedup_quartiles"]) == (None, None)
+        assert policy["speedup_pairs"] == 0
+
+
 def test_the_table_tells_what_the_json_does(verb: Verb, bundle: Path, prompts: Path) -> None:
-    limits = ("--repeat", 1, "--max-new-tokens", 8)
+    limits = ("--repeat", 1, "--max-new-tokens", 16)
     done = verb("bench", bundle, "--prompts", prompts, *limits)
     assert done.code == 0
-    assert "2 prompts, 1 rounds, up to 8 tokens; medians" in done.out
-    assert "nested, gamma 2" in done.out
+    assert "2 prompts, 1 rounds, up to 16 tokens; medians" in done.out
+    assert "nested, gamma 2, over AR: median of 2 pairs, quartiles " in done.out
+    assert "(a pair: AR's decode seconds a token over the policy's, same prompt, " in done.out
+    counts = [int(line.split()[-1]) for line in done.out.splitlines() if line[:6] == "verify"]
+    assert counts and min(counts) >= 20
+    assert " kinds of step run fewer than 20 times (see --json)" in done.out
     assert "ms a step, measured with an empty plan" in done.out
-    assert "nested: its tokens are AR's, token for token (2 replies)" in done.out
+    assert "nested, gamma 2: its tokens are AR's, token for token (2 replies)" in done.out
     assert "bench: 100%  4/4 replies" in done.err
 
 
@@ -74,6 +124,7 @@ def test_one_policy_alone_is_compared_with_nothing(verb: Verb, bundle: Path, pro
     (nested,) = done.json["policies"]
     assert nested["speedup_over_ar"] is None
     assert nested["same_tokens_as_ar"] is None
+    assert all(row["speedup_over_ar"] is None for row in done.json["replies"])
 
 
 def test_other_tokens_than_ar_are_told(
@@ -88,7 +139,7 @@ def test_other_tokens_than_ar_are_told(
     monkeypatch.setattr(TimedEngine, "replay", lossy)
     done = verb("bench", bundle, "--prompts", prompts, "--repeat", 1, "--max-new-tokens", 8)
     assert done.code == 1
-    assert "nested: its tokens DIFFER from AR's: at token 0 of a reply: token " in done.out
+    assert "nested, gamma 2: its tokens DIFFER from AR's: at token 0 of a reply: token " in done.out
 
 
 @pytest.mark.parametrize("where", ["warm-up", "a reply"])
@@ -165,6 +216,7 @@ def test_prompt_files_that_are_none(tmp_path: Path, name: str, data: bytes, told
         (("--prompts", "/nonexistent/p.txt"), "/nonexistent/p.txt: No such file or directory"),
         (("--prompts", "PROMPTS", "--repeat", "0"), "--repeat"),
         (("--prompts", "PROMPTS", "--gamma", "0"), "--gamma"),
+        (("--prompts", "PROMPTS", "--policy", "ar", "--gamma", "2"), "no effect on policy ar"),
         (("--prompts", "PROMPTS", "--policy", "magic"), "'magic' is not one of"),
         (("--prompts", "PROMPTS", "--engine", "magic"), "no engine 'magic'"),
         ((), "Missing option '--prompts'"),
