@@ -17,7 +17,6 @@ Status = Literal["ok", "missing", "untested"]
 _OPTIONAL = {
     "onnx": ("export", "export, verify"),
     "gguf": ("export", "export of GGUF files"),
-    "safetensors": ("export", "export of Hugging Face folders"),
     "onnxruntime": ("export", "engine onnxruntime, verify"),
 }
 
@@ -52,12 +51,13 @@ def examine() -> Iterator[Finding]:
         runtime = import_onnxruntime()
         providers = ", ".join(runtime.get_available_providers())
         yield Finding("onnxruntime providers", "ok", f"{providers} (version {runtime.__version__})")
+        yield Finding("--provider", "untested", "nothing but CPUExecutionProvider has been run")
     for package, (extra, purpose) in _OPTIONAL.items():
         version = _version(package)
         if version is None and package == "onnxruntime":
             version = _version("onnxruntime-gpu")
         if version is None:
-            fix = f"for {purpose}: pip install 'bitmtp-edge[{extra}]'"
+            fix = f"for {purpose}; in a checkout: pip install '.[{extra}]'"
             yield Finding(f"package {package}", "missing", fix)
         else:
             yield Finding(f"package {package}", "ok", f"{version}, for {purpose}")

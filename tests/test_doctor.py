@@ -31,6 +31,7 @@ def test_this_machine() -> None:
         assert found[subject].status == "ok", found[subject]
     assert found["cpu kernels"].detail.startswith(f"{cpu_library.isas()[0]} in use, ")
     assert "CPUExecutionProvider" in found["onnxruntime providers"].detail
+    assert found["--provider"].status == "untested"
     assert {"engine cuda", "engine tensorrt", "energy"} <= found.keys()
     assert all(found[name].status == "missing" for name in ("engine cuda", "engine tensorrt"))
 
@@ -55,7 +56,7 @@ def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(packages) == len(doctor._OPTIONAL)
     for finding in packages:
         assert finding.status == "missing"
-        assert finding.detail.endswith("pip install 'bitmtp-edge[export]'")
+        assert finding.detail.endswith("pip install '.[export]'")
 
 
 def test_the_gpu_package_of_onnxruntime_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,24 @@ def test_yarn_ramps_between_turns_and_scales_the_table() -> None:
     assert np.allclose(ratio[turns > 40], 1) and np.allclose(ratio[turns < 0.8], 0.25)
     assert (np.diff(ratio) <= 1e-12).all()
     assert rotary_table(rope, 128, 0, 1)[0, 0] == np.float32(0.1 * math.log(4) + 1)
+
+
+def test_files_that_the_safetensors_library_wrote(tiny_llama: Tiny, tmp_path: Path) -> None:
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    folder = tmp_path / "m"
+    shutil.copytree(tiny_llama.path, folder)
+    random = np.random.default_rng(3)
+    expected = {
+        name: (values + random.standard_normal(values.shape) / 64).astype(np.float16)
+        for name, values in tiny_llama.tensors.items()
+    }
+    save_file(expected, folder / "model.safetensors", metadata={"format": "pt"})
+    with open_checkpoint(folder) as checkpoint:
+        for name, values in expected.items():
+            assert checkpoint.shape(name) == values.shape
+            found = (
+                checkpoint.vector(name)
+                if values.ndim == 1
+                else checkpoint.tensor_rows(name, 0, len(values))
+            )
+            assert np.array_equal(found, values.astype(np.float32)), name
