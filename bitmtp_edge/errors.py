@@ -13,7 +13,10 @@ class UserError(Exception):
 
 def missing_extra(package: str, extra: str) -> UserError:
     """The error for an optional package that is not installed: names the extra that brings it."""
-    return UserError(f"{package} is not installed: run  pip install 'bitmtp-edge[{extra}]'")
+    return UserError(
+        f"{package} is not installed: install the extra {extra!r} "
+        f"(from a checkout: pip install '.[{extra}]')"
+    )
 
 
 def describe_os_error(error: OSError) -> str:
