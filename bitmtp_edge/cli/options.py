@@ -161,7 +161,10 @@ def decoding_options(function: Function) -> Function:
             help="Sample from the fewest tokens of probability P together [default: 1].",
         ),
         click.option(
-            "--seed", type=int, metavar="N", help="Makes sampling repeatable [default: none]."
+            "--seed",
+            type=int,
+            metavar="N",
+            help="Makes sampling repeatable [default: a new one each reply, which is told].",
         ),
     )
 

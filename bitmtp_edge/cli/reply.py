@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from ..decode.stopping import StopRules
     from ..session import Session
 
-# A prompt that one or two steps read is read before a note about it could be.
-NOTED_PROMPT = 512
+NOTED_SECONDS = 1.0  # a shorter wait needs no note
 
 
 class ReplyPrinter:
@@ -37,11 +37,11 @@ class ReplyPrinter:
         rules: StopRules,
     ) -> GenerationResult:
         """Decodes the reply and leaves the cursor at the start of a line."""
+        note = PrefillNote()
         try:
-            return session.reply(
-                decoder, prompt_ids, max_new_tokens, rules, self._show, _note_prefill
-            )
+            return session.reply(decoder, prompt_ids, max_new_tokens, rules, self._show, note)
         finally:
+            note.clear()
             if self.shown and not self.shown.endswith("\n"):
                 click.echo()
 
@@ -49,6 +49,35 @@ class ReplyPrinter:
         sys.stdout.write(text)
         sys.stdout.flush()
         self.shown += text
+
+
+class PrefillNote:
+    """Tells on a terminal how much of a prompt is read, where that takes long; else nothing.
+
+    It is what ``Session.reply`` calls after every prefill step.
+    """
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        expected = (perf_counter() - self._began) * total / done
+        if done == total:
+            self.clear()
+        elif sys.stderr.isatty() and (self._shown or expected >= NOTED_SECONDS):
+            self._shown = True
+            self._write(f"\rreading the prompt: {done} of {total} tokens\x1b[K")
+
+    def clear(self) -> None:
+        """Takes the note away, if there is one."""
+        if self._shown:
+            self._shown = False
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def stats_line(result: GenerationResult) -> str:
@@ -65,22 +94,18 @@ def stats_line(result: GenerationResult) -> str:
         "length": "ended by --max-new-tokens",
         "context": "the context is full",
     }
-    if result.finish_reason in ended:
+    if result.stop_string is not None:
+        parts.append(f"ended by stop string {result.stop_string!r}")
+    elif result.finish_reason in ended:
         parts.append(ended[result.finish_reason])
+    if result.sampling["temperature"] > 0:
+        parts.append(f"seed {result.sampling['seed']}")
     return ", ".join(parts)
 
 
 def print_stats(result: GenerationResult) -> None:
     """The stats line on stderr, dim on a terminal."""
     click.secho(f"[{stats_line(result)}]", dim=True, err=True)
-
-
-def _note_prefill(done: int, total: int) -> None:
-    if total < NOTED_PROMPT or not sys.stderr.isatty():
-        return
-    note = f"reading the prompt: {done} of {total} tokens" if done < total else ""
-    sys.stderr.write(f"\r{note}\x1b[K")
-    sys.stderr.flush()
 
 
 def _count(number: int, noun: str) -> str:

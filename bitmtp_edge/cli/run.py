@@ -19,7 +19,7 @@ from .options import (
     max_new_tokens_option,
     stop_option,
 )
-from .reply import ReplyPrinter, print_stats
+from .reply import PrefillNote, ReplyPrinter, print_stats
 
 
 @click.command(name="run", help=__doc__)
@@ -51,7 +51,11 @@ def command(
         decoder = decoding.decoder(session)
         ids = session.prompt_ids(text, raw=raw)
         if as_json:
-            result = session.reply(decoder, ids, max_new_tokens, rules)
+            note = PrefillNote()
+            try:
+                result = session.reply(decoder, ids, max_new_tokens, rules, on_prefill=note)
+            finally:
+                note.clear()
             click.echo(json.dumps(asdict(result)))
         else:
             result = ReplyPrinter().print(session, decoder, ids, max_new_tokens, rules)

@@ -19,7 +19,8 @@ class GenerationResult:
     """A reply and its figures; ``dataclasses.asdict`` of it is what ``run --json`` prints.
 
     finish_reason: "stop", a stop token or stop string; "length", max_new_tokens were generated;
-    "context", the context was full before that; "interrupted", Ctrl-C.
+    "context", the context was full before that; "interrupted", Ctrl-C. stop_string: the one that
+    ended the reply, or None.
 
     reused_tokens: prompt tokens whose rows were kept from the turn before. iterations, draft_steps,
     verify_steps: of the decoding loop, without prefill. accepted_lengths: accepted drafts of each
@@ -28,12 +29,15 @@ class GenerationResult:
     tokens_per_iteration is generated_tokens / iterations. decode_s starts after prefill, and
     tokens_per_s is generated_tokens / decode_s. A quotient is 0 where its divisor is.
 
+    sampling: as asked for, with the seed drawn where none was given (a greedy reply needs none).
+
     energy is null as long as there is no meter; energy_reason says why.
     """
 
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
+    stop_string: str | None
     prompt_tokens: int
     reused_tokens: int
     generated_tokens: int
@@ -107,6 +111,7 @@ def generate(
         text=tokenizer.decode(token_ids),
         token_ids=token_ids,
         finish_reason=reason,
+        stop_string=scanner.stop_string if reason == "stop" else None,
         prompt_tokens=len(prompt_ids),
         reused_tokens=reused,
         generated_tokens=len(token_ids),
@@ -122,5 +127,5 @@ def generate(
         engine=decoder.engine.name,
         policy=decoder.policy.name,
         policy_settings=asdict(decoder.policy),
-        sampling=asdict(decoder.sampling),
+        sampling=asdict(decoder.choice.params),
     )

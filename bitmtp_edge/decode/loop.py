@@ -71,7 +71,6 @@ class Decoder:
         self.engine = engine
         self.states = states
         self.policy = policy
-        self.sampling = sampling or SamplingParams()
         self.choice = token_choice(sampling)
         self.prefix = AcceptedPrefix()
         self.steps: dict[Role, int] = {"draft": 0, "verify": 0}

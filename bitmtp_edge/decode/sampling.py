@@ -12,7 +12,8 @@ p and q are made from the logits by the same filter.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from bitmtp_edge.engines.base import StepOutput
 from bitmtp_edge.errors import UserError
 
+SEED_BITS = 32  # of a seed drawn here: short enough to type
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -28,7 +31,7 @@ class SamplingParams:
 
     temperature: 0 is greedy, and then nothing else matters. top_k: keep the k most likely tokens; 0
     keeps all. top_p: of these, keep the fewest whose probability reaches top_p. seed: None draws a
-    new one for every reply.
+    new one for every reply, which the reply's result tells.
     """
 
     temperature: float = 0.0
@@ -122,6 +125,8 @@ class Drafts:
 class TokenChoice(Protocol):
     logits: bool
     """Whether steps must return logits."""
+    params: SamplingParams
+    """Of the reply under way, with the seed that it was drawn with."""
 
     def restart(self) -> None:
         """A new reply begins."""
@@ -138,6 +143,9 @@ class TokenChoice(Protocol):
 
 class Greedy:
     logits = False
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
 
     def restart(self) -> None:
         pass
@@ -165,10 +173,13 @@ class Sampling:
     logits = True
 
     def __init__(self, params: SamplingParams) -> None:
-        self.params = params
+        self._asked = params
         self.restart()
 
     def restart(self) -> None:
+        self.params = self._asked
+        if self._asked.seed is None:
+            self.params = replace(self._asked, seed=secrets.randbits(SEED_BITS))
         self._uniform = np.random.Generator(np.random.PCG64(self.params.seed)).random
 
     def draw(self, output: StepOutput, drafts: Drafts) -> None:
@@ -192,4 +203,5 @@ class Sampling:
 
 def token_choice(params: SamplingParams | None) -> TokenChoice:
     """The choice that ``params`` describe; None is greedy."""
-    return Sampling(params) if params is not None and params.temperature > 0 else Greedy()
+    params = params or SamplingParams()
+    return Sampling(params) if params.temperature > 0 else Greedy(params)

@@ -74,10 +74,12 @@ class StopScanner:
         """Raises UserError if ``max_new_tokens`` is below 1."""
         if max_new_tokens < 1:
             raise UserError(f"max_new_tokens is {max_new_tokens}: expected at least 1")
-        named = (tokenizer.id_of(text) for text in rules.stop_strings)
-        self._stop_ids = rules.stop_ids | tokenizer.special_ids.intersection(
-            index for index in named if index is not None
-        )
+        self._named = {
+            index: text
+            for text in rules.stop_strings
+            if (index := tokenizer.id_of(text)) is not None and index in tokenizer.special_ids
+        }
+        self._stop_ids = rules.stop_ids.union(self._named)
         self._stop_strings = rules.stop_strings
         self._limit = max_new_tokens
         self._detokenizer = IncrementalDetokenizer(tokenizer)
@@ -86,6 +88,8 @@ class StopScanner:
         self._released = 0
         self._held = ""
         self._reason: FinishReason | None = None
+        self.stop_string: str | None = None
+        """The stop string that ended the reply, also where it is the name of a token."""
 
     @property
     def ids(self) -> list[int]:
@@ -106,6 +110,7 @@ class StopScanner:
 
     def _take(self, index: int) -> None:
         if index in self._stop_ids:
+            self.stop_string = self._named.get(index)
             self._finish("stop")
             return
         self._ids.append(index)
@@ -121,13 +126,13 @@ class StopScanner:
 
     def _cut_at_stop_string(self) -> bool:
         found = [
-            (start + len(text), start)
+            (start + len(text), start, text)
             for text in self._stop_strings
             if (start := self._held.find(text)) >= 0
         ]
         if not found:
             return False
-        _, start = min(found)
+        _, start, self.stop_string = min(found)
         self._ids = self._ids[: bisect_right(self._detokenizer.offsets, self._released + start)]
         self._reason = "stop"
         return True

@@ -89,6 +89,8 @@ def test_a_stop_string_ends_the_reply_before_it(verb: Verb, bundle: Path) -> Non
     assert done.json["finish_reason"] == "stop"
     assert stop not in done.json["text"]
     assert whole.startswith(done.json["text"])
+    assert done.json["stop_string"] == stop
+    assert f", ended by stop string {stop!r}]" in verb(*arguments[:-1], "--stop", stop).err
 
 
 @pytest.mark.parametrize(("data", "prompt"), [(b"abc\n", "abc"), ("ä\n\r\n".encode(), "ä\n")])
@@ -109,6 +111,11 @@ def test_a_seed_repeats_a_sampled_reply(verb: Verb, bundle: Path) -> None:
         arguments = ("run", bundle, "--prompt", "Hi", "--max-new-tokens", 12, "--json")
         found: str = verb(*arguments, *sampling).json["text"]
         return found
+
+    drawn = verb("run", bundle, "--prompt", "Hi", "--max-new-tokens", 12, "--temperature", 1.5)
+    again = drawn.err.partition(", seed ")[2].rstrip("]\n")
+    arguments = ("run", bundle, "--prompt", "Hi", "--max-new-tokens", 12, "--temperature", 1.5)
+    assert verb(*arguments, "--seed", again).out == drawn.out
 
     assert text(1) == text(1)
     assert text(1) != text(2)

@@ -166,6 +166,25 @@ def test_sampled_replies_reproduce(tokenizer: Tokenizer) -> None:
     assert first.sampling["seed"] == 5
 
 
+def test_a_seed_that_was_drawn_is_told_and_repeats_the_reply(tokenizer: Tokenizer) -> None:
+    from .fake_engines import MarkovEngine
+    from .test_sampling import random_pair
+
+    states = ReplayStates((64,), (1,), (1, 4), 8, 64)
+
+    def sampled(seed: int | None) -> list[GenerationResult]:
+        params = SamplingParams(0.8, seed=seed)
+        engine = MarkovEngine(states, *random_pair())
+        decoder = Decoder(engine, states, NestedSelfSpeculation(3), sampling=params)
+        return [generate(decoder, tokenizer, [0], 30, NO_STOP) for _ in range(2)]
+
+    first, second = sampled(None)
+    assert first.sampling["seed"] != second.sampling["seed"]
+    for reply in (first, second):
+        again, _ = sampled(reply.sampling["seed"])
+        assert again.token_ids == reply.token_ids
+
+
 def test_random_turns_equal_autoregressive_ones(tokenizer: Tokenizer) -> None:
     for seed in range(150):
         draw = random.Random(seed)

@@ -212,6 +212,21 @@ def test_the_name_of_a_control_token_is_a_stop_token() -> None:
     assert run([words(b"a", END, b"a")], rules) == ("a", words(b"a"), "stop")
 
 
+@pytest.mark.parametrize(
+    ("stream", "ended_by"),
+    [
+        (words(b" ", b"b", b"a"), "ba"),
+        (words(b" ", END), "<|im_end|>"),
+        (words(b" ", b" ", b" "), None),
+    ],
+)
+def test_the_stop_string_that_ended_it_is_told(stream: list[int], ended_by: str | None) -> None:
+    rules = StopRules(stop_strings=("ba", "<|im_end|>", "c"))
+    scanner = StopScanner(TOKENIZER, rules, 3)
+    scanner.push(stream)
+    assert scanner.stop_string == ended_by
+
+
 def test_an_open_character_at_the_end() -> None:
     ids = words(b"a", b"\xe6\xbc")
     assert run([ids], StopRules()) == ("a", ids[:1], None)
