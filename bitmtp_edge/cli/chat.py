@@ -30,8 +30,9 @@ PROMPT = "> "
 HELP = """\
 /reset  forget the conversation
 /help   show this
-/exit   leave (as do Ctrl-D, and Ctrl-C at the prompt)
-Ctrl-C  during a reply: stop the reply"""
+/exit   leave (as does Ctrl-D)
+Ctrl-C  during a reply: stop the reply; at the prompt: clear the line, twice in a row: leave"""
+NEARLY_FULL = 0.8  # of the context
 
 
 @click.command(name="chat", help=__doc__)
@@ -112,17 +113,28 @@ class Chat:
             ids = self._session.chat_ids(asked)
             if len(ids) >= self._decoder.context:
                 raise UserError(
-                    f"with this message the conversation has {len(ids)} tokens, over the context "
-                    f"of {self._decoder.context}: say it shorter, or /reset"
+                    f"with this message the conversation has {len(ids)} tokens, and the context "
+                    f"of {self._decoder.context} has no room for a reply: say it shorter, or "
+                    "/reset, which forgets the conversation"
                 )
             result = printer.print(
                 self._session, self._decoder, ids, self._max_new_tokens, self._rules
             )
             print_stats(result)
+            self._warn(result.prompt_tokens + result.generated_tokens)
         except KeyboardInterrupt:
             # Decoding ends a reply by itself; this is the moment before it, or after.
             click.echo(err=True)
         self._messages = [*asked, {"role": "assistant", "content": printer.shown}]
+
+    def _warn(self, used: int) -> None:
+        """One line where the context ends soon."""
+        context = self._decoder.context
+        if used >= NEARLY_FULL * context:
+            _tell(
+                f"the conversation has {used} of the {context} tokens that the context holds: "
+                "/reset forgets it"
+            )
 
 
 def _lines() -> Iterator[str]:
@@ -136,14 +148,24 @@ def _lines() -> Iterator[str]:
         return
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then has line editing and history
+    interrupted = False
     while True:
         try:
-            yield input(PROMPT)
+            line = input(PROMPT)
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            if interrupted:
+                return
+            interrupted = True
+            _tell("Ctrl-C once more, or Ctrl-D, leaves")
         except EOFError:
             click.echo(err=True)
             return
         except UnicodeDecodeError:
             _tell("that line is not UTF-8: type it again")
+        else:
+            interrupted = False
+            yield line
 
 
 def _tell(text: str) -> None:

@@ -93,19 +93,44 @@ def test_a_full_context_is_told_and_reset_helps(
     typed(monkeypatch, "x" * 150, "y" * 150, "z", "/reset", "y" * 150)
     done = verb("chat", bundle, "--max-new-tokens", 4)
     assert done.code == 0
-    stats = done.err.splitlines()
+    stats = [line for line in done.err.splitlines() if "that the context holds" not in line]
     assert len(stats) == 5
-    assert "over the context of 256: say it shorter, or /reset" in stats[1]
+    with Session.open(bundle) as session:
+        size = len(session.chat_ids(turns[2]))
+    assert stats[1] == (
+        f"(with this message the conversation has {size} tokens, and the context of 256 has no "
+        "room for a reply: say it shorter, or /reset, which forgets the conversation)"
+    )
     assert all("tok/s" in stats[index] for index in (0, 2, 4))
     assert user("y" * 150) not in turns[3]  # the message that was refused is not in the next turn
     assert turns[4] == [user("y" * 150)]
+
+
+def test_a_context_that_is_nearly_full_is_told(
+    verb: Verb, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(context: int) -> list[str]:
+        typed(monkeypatch, "x" * 50)
+        done = verb("chat", bundle, "--max-new-tokens", 4, "--context", context, "--policy", "ar")
+        return done.err.splitlines()[1:]
+
+    with Session.open(bundle) as session:
+        used = len(session.chat_ids([user("x" * 50)])) + 4
+    least = int(used / 0.8)
+    assert told(least) == [
+        f"(the conversation has {used} of the {least} tokens that the context holds: "
+        "/reset forgets it)"
+    ]
+    assert told(least + 1) == []
 
 
 def test_a_reply_that_fills_the_context_says_so(
     verb: Verb, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed(monkeypatch, "x" * 150)
-    assert "the context is full" in verb("chat", bundle, "--policy", "ar").err
+    told = verb("chat", bundle, "--policy", "ar").err
+    assert "the context is full" in told
+    assert "(the conversation has 256 of the 256 tokens that the context holds: /reset" in told
 
 
 def test_an_interrupted_reply_is_kept_as_far_as_shown(
@@ -196,14 +221,26 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._side, text.encode())
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, seconds: float = 60) -> None:
         """Reads on until ``text`` appears behind what was waited for before."""
-        deadline = monotonic() + 60
+        deadline = monotonic() + seconds
         while text not in self.text:
             assert monotonic() < deadline, f"no {text!r} in {self.text!r}"
             if select.select([self._side], [], [], 1)[0]:
                 self.text += os.read(self._side, 4096).decode("utf-8", "replace")
         self.text = self.text.partition(text)[2]
+
+    def interrupt(self, told: str) -> None:
+        """Ctrl-C, until it is answered with ``told``.
+
+        Python does not notice a signal that comes between readline's prompt and its wait.
+        """
+        for _ in range(20):
+            self.process.send_signal(signal.SIGINT)
+            with suppress(AssertionError):
+                self.wait_for(told, 2)
+                return
+        raise AssertionError(f"no {told!r} in {self.text!r}")
 
 
 @contextmanager
@@ -248,13 +285,38 @@ def test_ctrl_c_stops_the_reply_and_ctrl_d_leaves(bundle: Path, tmp_path: Path) 
         assert chat.process.wait(60) == 0
 
 
-def test_ctrl_c_at_the_prompt_leaves(bundle: Path, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves(
+    bundle: Path, tmp_path: Path
+) -> None:
     with terminal(bundle, tmp_path) as chat:
         chat.wait_for("> ")
-        # Python does not notice a signal that comes between readline's prompt and its wait.
-        for _ in range(60):
-            chat.process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                assert chat.process.wait(1) == 0
-                break
-        assert chat.process.poll() == 0
+        for _ in range(2):  # with a line between them they are not two in a row
+            chat.type("/exit")
+            chat.interrupt("(Ctrl-C once more, or Ctrl-D, leaves)\r\n> ")
+            chat.type("/reset\n")
+            chat.wait_for("(the conversation is forgotten)\r\n> ")
+        chat.interrupt("leaves)\r\n> ")
+        chat.interrupt("\r\n")
+        assert chat.process.wait(60) == 0
+
+
+def test_a_long_prompt_is_noted_on_a_terminal(bundle: Path, tmp_path: Path) -> None:
+    slow = (
+        "import sys, time; from bitmtp_edge.engines.cpu import CpuEngine\n"
+        "replay = CpuEngine.replay\n"
+        "def late(*a): time.sleep(0.8); return replay(*a)\n"
+        "CpuEngine.replay = late\n"
+        "from bitmtp_edge.cli import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", slow, "run", str(bundle), "--raw", "--prompt", "x" * 200]
+    command += ["--max-new-tokens", "1", "--policy", "ar"]
+    ours, theirs = pty.openpty()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, check=True)
+    os.close(theirs)
+    told = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert told.startswith("\rreading the prompt: 128 of 199 tokens\x1b[K")
+    assert "\r\x1b[K" in told and "199 of 199" not in told
+    piped = subprocess.run(command, capture_output=True, cwd=tmp_path, check=True)
+    assert piped.stdout == done.stdout
+    assert piped.stderr.startswith(b"[") and piped.stderr.count(b"\n") == 1
