@@ -29,13 +29,26 @@ from ..errors import UserError
     metavar="FILE",
     help="UTF-8 text to measure on.",
 )
-@click.option("--positions", default=2000, show_default=True, type=click.IntRange(1), metavar="N")
-@click.option("--engine", default="auto", show_default=True, metavar="NAME")
+@click.option(
+    "--positions",
+    default=2000,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Next tokens to predict: the first N of the text.",
+)
+@click.option(
+    "--engine",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="What runs the bundle: auto, cpu or onnxruntime. The fp32 model needs none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     bundle: str, source: Path, text_file: Path, positions: int, engine: str, as_json: bool
 ) -> None:
-    from bitmtp_edge.export.quality import measure_quality
+    from bitmtp_edge.export.quality import WINDOW, measure_quality
 
     opened = Bundle.open(bundle)
     try:
@@ -53,8 +66,14 @@ def command(
     fp32 = rows[0].perplexity
     if as_json:
         models = [{**asdict(row), "ratio": row.perplexity / fp32} for row in rows]
-        click.echo(json.dumps({"positions": positions, "models": models}, indent=1))
+        told = {"source": str(source), "text": str(text_file), "positions": positions}
+        click.echo(json.dumps({**told, "models": models}, indent=1))
         return
+    click.echo(
+        f"{positions} positions of {text_file}, in windows of up to {WINDOW} that share no history"
+    )
+    click.echo(f"fp32 is {source}, dequantised")
+    click.echo()
     width = max(len(row.model) for row in rows)
     click.echo(f"{'model':{width}}  perplexity  to fp32  argmax as fp32  as W8A8")
     for row in rows:
@@ -62,3 +81,8 @@ def command(
             f"{row.model:{width}}  {row.perplexity:10.3f}  {row.perplexity / fp32:7.4f}  "
             f"{row.agreement:14.1%}  {row.agreement_w8:7.1%}"
         )
+    click.echo()
+    click.echo(
+        "W8A8 can be better than int8 activations alone: export smooths activations (it moves loud "
+        "channels\ninto the weights), and that row does without."
+    )

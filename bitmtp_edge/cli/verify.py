@@ -11,12 +11,30 @@ from ..bundle import Bundle
 from ..verification import EngineReport, verify
 
 DISAGREE = 1
+WHY_TOKENS_DIFFER = (
+    "(Next tokens may differ although every operator agrees: one int8 code that rounds the other\n"
+    "way changes what all later layers round, and after random tokens no next token stands out.)"
+)
 
 
 @click.command(name="verify", help=__doc__)
 @click.argument("bundle", type=click.Path())
-@click.option("--windows", default=6, show_default=True, type=click.IntRange(1), metavar="N")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), metavar="N")
+@click.option(
+    "--windows",
+    default=6,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Windows to replay, of both roles by turns.",
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Another seed, other windows.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, bundle: str, windows: int, seed: int, as_json: bool) -> None:
@@ -33,6 +51,8 @@ def command(ctx: click.Context, bundle: str, windows: int, seed: int, as_json: b
             click.echo(f"{name}: not compared: {reason}")
         for engine in report.engines:
             click.echo(_line(engine, report.reference))
+        if any(engine.fault is None for engine in report.engines):
+            click.echo(WHY_TOKENS_DIFFER)
     if not report.ok:
         ctx.exit(DISAGREE)
 

@@ -85,7 +85,10 @@ def test_the_verb(
     options = ("--source", tiny_llama.path, "--text", text_file, "--positions", 60)
     assert _run(tiny_bundle.path, *options) == 0
     out, err = capsys.readouterr()
-    head, *lines = out.splitlines()
+    about, fp32, _, head, *lines, _, smoothed, _ = out.splitlines()
+    assert about.startswith(f"60 positions of {text_file}, in windows of up to 500 ")
+    assert fp32 == f"fp32 is {tiny_llama.path}, dequantised"
+    assert smoothed.startswith("W8A8 can be better than int8 activations alone: export smooths")
     assert " ".join(head.split()) == "model perplexity to fp32 argmax as fp32 as W8A8"
     assert [line[:24].strip() for line in lines] == MODELS
     assert lines[0].split()[-3:-1] == ["1.0000", "100.0%"]
@@ -95,6 +98,7 @@ def test_the_verb(
     assert _run(tiny_bundle.path, *options, "--engine", "cpu", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["positions"] == 60
+    assert (told["source"], told["text"]) == (str(tiny_llama.path), str(text_file))
     assert [model["model"] for model in told["models"]] == MODELS
     keys = {"model", "perplexity", "ratio", "agreement", "agreement_w8"}
     assert all(model.keys() == keys for model in told["models"])
