@@ -213,10 +213,11 @@ def demo(path: str) -> int:
         "Every reply has the same tokens: the verify step decides all of them,",
         "and the drafts only tell it how many to decide at once.",
         "",
-        "A speed-up near 1 is what a CPU and a model this small give: a draft costs more than half",
-        f"a plain step, verifying {nested.max_drafts} of them a little more than one, "
-        f"and {share:.0%} of the drafts were accepted.",
-        "Larger models on boards that wait for memory should gain; none was measured yet.",
+        "A speed-up near 1 is what a CPU and a model this small give: a draft costs more than",
+        f"half a plain step, verifying {nested.max_drafts} of them a little more than one, "
+        f"and {share:.0%} of the",
+        "drafts were accepted. Larger models on boards that wait for memory should gain; none was",
+        "measured yet.",
     ):
         screen.line(line)
     return 0
