@@ -21,10 +21,11 @@ from bitmtp_edge.decode.policies import Policy
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.session import Session
 
+# The first three of prompts.txt.
 PROMPTS = (
-    "What is photosynthesis?",
-    "What makes a good friend?",
-    "Give me three tips for better sleep.",
+    "Why is the sky blue? Explain it to a child.",
+    "Write a short story about a lighthouse keeper who finds a message in a bottle.",
+    "List five ways to save energy at home.",
 )
 HEADING = ("prompt", "tokens", "ar tok/s", "nested tok/s", "speed-up", "tokens/step", "same text")
 TOKENS = 64

@@ -3,6 +3,7 @@ together."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,17 +26,17 @@ def place(lifetimes: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
     Largest first, each at the lowest offset where it overlaps no tensor of an overlapping lifetime.
     """
     offsets: dict[str, int] = {}
-    placed: list[tuple[int, int, Lifetime]] = []  # start, end
+    placed: list[tuple[int, int, int, int]] = []  # start, end, first, last; ascending
     size = 0
     for name, life in sorted(lifetimes.items(), key=lambda item: (-item[1].bytes, item[0])):
         rounded = -(-life.bytes // ALIGNMENT) * ALIGNMENT
         start = 0
-        for other_start, other_end, other in sorted(placed, key=lambda entry: entry[0]):
-            if other.first <= life.last and life.first <= other.last:
+        for other_start, other_end, first, last in placed:
+            if first <= life.last and life.first <= last:
                 if start + rounded <= other_start:
                     break
                 start = max(start, other_end)
         offsets[name] = start
-        placed.append((start, start + rounded, life))
+        insort(placed, (start, start + rounded, life.first, life.last))
         size = max(size, start + rounded)
     return offsets, size
