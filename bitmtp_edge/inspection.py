@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .bundle import WEIGHTS_FILE, Bundle
+from .decode.replay_states import ReplayStates
 from .operators import Node, kv_row_specs
 
 
@@ -68,10 +69,8 @@ def summarise(bundle: Bundle) -> dict[str, Any]:
         "step_weight_bytes": {r: role_weight_bytes(bundle, r) for r in ("draft", "verify")},
         "kv_bytes_per_token": kv_bytes_per_token(bundle),
         "replay_states": [
-            {"role": role, "width": width, "segment": segment}
-            for segment in replay.segments
-            for role, widths in (("draft", replay.draft_widths), ("verify", replay.verify_widths))
-            for width in widths
+            {"role": s.role, "width": s.width, "outputs": s.outputs, "segment": s.segment}
+            for s in ReplayStates.of(bundle).all()
         ],
         "kv_buffer_bytes": {str(s): kv_buffer_bytes(bundle, s) for s in replay.segments},
     }

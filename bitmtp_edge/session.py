@@ -35,14 +35,7 @@ class Session:
         self.bundle = bundle
         self.engine = engine
         self.tokenizer = Tokenizer.load(bundle.file(TOKENIZER_FILE))
-        replay = bundle.replay
-        self.states = ReplayStates(
-            segments=replay.segments,
-            draft_widths=replay.draft_widths,
-            verify_widths=replay.verify_widths,
-            prefill_chunk=replay.max_width,
-            context=bundle.model.context,
-        )
+        self.states = ReplayStates.of(bundle)
 
     @classmethod
     def open(

@@ -65,7 +65,10 @@ def test_the_summary(tiny_bundle: Bundle) -> None:
     assert facts["weights_bytes"] == (tiny_bundle.path / "weights.bin").stat().st_size
     states = facts["replay_states"]
     replay = tiny_bundle.replay
-    widths = len(replay.draft_widths) + len(replay.verify_widths)
-    assert len(states) == len(replay.segments) * widths
-    assert {"role": "draft", "width": 1, "segment": 512} in states
+    shapes = {(s["role"], s["width"], s["outputs"]) for s in states}
+    assert len(states) == len(replay.segments) * len(shapes)
+    assert {width for role, width, _ in shapes if role == "draft"} == set(replay.draft_widths)
+    assert {width for role, width, _ in shapes if role == "verify"} == set(replay.verify_widths)
+    assert {("verify", 5, 5), ("verify", 5, 1), ("verify", 1, 1)} <= shapes
+    assert {"role": "draft", "width": 1, "outputs": 1, "segment": 512} in states
     assert facts["kv_buffer_bytes"].keys() == {str(s) for s in replay.segments}

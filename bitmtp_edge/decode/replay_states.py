@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines.base import ReplayState, Role
 from bitmtp_edge.errors import UserError
 
@@ -49,6 +50,18 @@ class ReplayStates:
                 f"replay states: the context of {self.context} tokens is over the largest "
                 f"segment of {self.segments[-1]} rows"
             )
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> ReplayStates:
+        """The states that ``bundle`` was exported with; its widest window is the prefill chunk."""
+        replay = bundle.replay
+        return cls(
+            segments=replay.segments,
+            draft_widths=replay.draft_widths,
+            verify_widths=replay.verify_widths,
+            prefill_chunk=replay.max_width,
+            context=bundle.model.context,
+        )
 
     @property
     def max_width(self) -> int:

@@ -29,7 +29,7 @@ def test_inspect(verb: Verb, tiny_bundle: Bundle) -> None:
     assert table["context"] == "1,024 tokens"
     assert table["KV a token"] == "fp16 1,024 B, KV8 528 B, KV4 272 B"
     assert table["verify widths"] == "1 2 3 5 9 17 128"
-    assert table["replay states"] == "16"
+    assert table["replay states"] == "28"
     assert table["decoding"] == "nested, gamma 2"
     for plane in ("base", "refinement", "scales", "other"):
         assert f"  {plane} " in done.out

@@ -8,21 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bitmtp_edge.bundle import Bundle
-from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import Engine, ReplayState, Role, StepOutput, Window
-
-
-def states_of(bundle: Bundle) -> ReplayStates:
-    replay = bundle.replay
-    return ReplayStates(
-        replay.segments,
-        replay.draft_widths,
-        replay.verify_widths,
-        replay.max_width,
-        bundle.model.context,
-    )
 
 
 def step(

@@ -16,12 +16,13 @@ import pytest
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.loop import Decoder
 from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines import cpu_library
 from bitmtp_edge.engines.base import Engine, ReplayState, check_window
 from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.text.tokenizer import Tokenizer
 
-from .steps import Tree, output_bits, states_of, step
+from .steps import Tree, output_bits, step
 
 LENGTH = 150  # past the first chunk of 128
 VOCABULARY = 301
@@ -154,7 +155,7 @@ def test_trees(bundle: Bundle, start: int, slots: int) -> None:
 def decode(
     engine: Engine, bundle: Bundle, policy: Policy, prompt: list[int], new: int
 ) -> list[int]:
-    decoder = Decoder(engine, states_of(bundle), policy, check=True)
+    decoder = Decoder(engine, ReplayStates.of(bundle), policy, check=True)
     decoder.prefill(prompt)
     for _ in decoder.iterations(len(prompt) + new):
         pass
@@ -225,7 +226,7 @@ def test_the_sample_model_on_fifty_prompts(smollm2_bundle: Bundle) -> None:
             prompt = tokenizer.encode(text)
             want = decode(engine, smollm2_bundle, AutoRegressive(), prompt, 12)
             decoder = Decoder(
-                engine, states_of(smollm2_bundle), NestedSelfSpeculation(GAMMAS[index % 4])
+                engine, ReplayStates.of(smollm2_bundle), NestedSelfSpeculation(GAMMAS[index % 4])
             )
             decoder.prefill(prompt)
             accepted += sum(it.accepted for it in decoder.iterations(len(prompt) + 12))
