@@ -134,11 +134,13 @@ def _linear(checkpoint: Checkpoint, stack: Stack, x: Floats) -> tuple[Floats, ND
 
 
 def _rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(epsilon)) * weight
+    mean_square = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+    return np.asarray(x / np.sqrt(mean_square + np.float32(epsilon)) * weight, np.float32)
 
 
 def _int8(x: Floats) -> Floats:
-    scale = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.float32(1e-10)) / np.float32(127)
+    largest: Floats = np.abs(x).max(axis=1, keepdims=True)
+    scale = np.divide(np.maximum(largest, np.float32(1e-10)), 127, dtype=np.float32)
     return np.rint(x / scale) * scale
 
 

@@ -77,7 +77,7 @@ def distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distrib
 
     Temperature first, then top-k, then top-p on what is left; among equals the lowest ids stay.
     """
-    ids = np.arange(logits.size)
+    ids: NDArray[np.intp] = np.arange(logits.size)
     if 0 < params.top_k < logits.size:
         least = np.partition(logits, -params.top_k)[-params.top_k]
         ids = np.flatnonzero(logits >= least)

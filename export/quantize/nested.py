@@ -59,9 +59,9 @@ def quantize_nested(
     groups = -(-width // group_size)
     if not np.isfinite(weights).all():
         raise UserError(f"tensor {name} holds values that are not finite (NaN or infinity)")
-    grouped = np.zeros((rows, groups * group_size), np.float32)
-    grouped[:, :width] = weights
-    grouped = grouped.reshape(rows, groups, group_size)
+    padded = np.zeros((rows, groups * group_size), np.float32)
+    padded[:, :width] = weights
+    grouped = padded.reshape(rows, groups, group_size)
     counts = np.zeros(groups * group_size, np.float32)
     counts[:width] = 1 if importance is None else importance
     scales = _best_scales(grouped, counts.reshape(groups, group_size), name)

@@ -50,7 +50,7 @@ def smooth(checkpoint: Checkpoint) -> SmoothedCheckpoint:
         note(norm, tensors.linears[name], x, squares)
 
     def note(norm: Stack | None, linear: Stack, x: Floats, squares: NDArray[np.float64]) -> None:
-        mean_square = np.square(x).mean(axis=0)
+        mean_square = np.square(x).mean(axis=0, dtype=np.float32)
         names = [name for name, _ in linear.parts]
         if norm is not None:
             ratio = smoothing_ratio(np.abs(x).max(axis=0), squares)
