@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
+from .decode import POLICIES
 from .decode.generate import GenerationResult, generate
 from .decode.loop import Decoder
 from .decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
@@ -21,8 +22,6 @@ from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .text.chat_template import ChatTemplate
-
-POLICIES = ("ar", "nested")
 
 
 class Session:

@@ -255,7 +255,7 @@ class _Bodies:
             if node.op == "GreedyHead" and node.output("logits") not in wanted:
                 wanted.append(node.output("logits"))  # what token ids are judged by
             feeds = {name: known[name] for name in node.inputs if name}
-            made = self._session(role, proto, feeds, wanted).run(
+            made = self._session(role, node, proto, feeds, wanted).run(
                 [f"out{list(proto.output).index(name)}" for name in wanted],
                 {f"in{i}": feeds[name] for i, name in enumerate(proto.input) if name},
             )
@@ -264,7 +264,9 @@ class _Bodies:
                 return f"{node.op} {node.name!r}: {fault}"
         return None
 
-    def _session(self, role: Role, proto: Any, feeds: Arrays, wanted: Sequence[str]) -> Any:
+    def _session(
+        self, role: Role, node: Node, proto: Any, feeds: Arrays, wanted: Sequence[str]
+    ) -> Any:
         """A model of the one node, all of whose tensors are inputs: one serves all equal nodes."""
         present = tuple(bool(name) for name in proto.input)
         indices = tuple(list(proto.output).index(name) for name in wanted)
@@ -286,20 +288,11 @@ class _Bodies:
                 kind = onnx.helper.np_dtype_to_tensor_dtype(feeds[name].dtype)
                 shape = [None] * feeds[name].ndim
                 inputs.append(onnx.helper.make_tensor_value_info(f"in{i}", kind, shape))
-        specs = OPERATORS[proto.op_type].outputs
-        dtypes = {"int32": onnx.TensorProto.INT32, "float32": onnx.TensorProto.FLOAT}
-        outputs = [
-            onnx.helper.make_tensor_value_info(
-                f"out{i}", dtypes.get(specs[i].dtype, onnx.TensorProto.FLOAT16), None
-            )
-            for i in indices
-        ]
-        nested = all(a.s != b"fp16" for a in proto.attribute if a.name == "kv")
-        for value, i in zip(outputs, indices, strict=True):
-            if specs[i].name == "new_rows":
-                value.type.tensor_type.elem_type = (
-                    onnx.TensorProto.INT32 if nested else onnx.TensorProto.FLOAT16
-                )
+        specs = OPERATORS[node.op].output_specs(node.attributes, 1, 1)
+        outputs = []
+        for i in indices:
+            kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(specs[i][0]))
+            outputs.append(onnx.helper.make_tensor_value_info(f"out{i}", kind, None))
         graph = onnx.helper.make_graph([alone], "one_operator", inputs, outputs)
         model = onnx.helper.make_model(
             graph,

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bitmtp_edge import __version__
 from bitmtp_edge.bundle import WEIGHTS_FILE, TensorEntry
 from bitmtp_edge.errors import missing_extra
@@ -193,14 +195,15 @@ def build_model(nodes: Sequence[Node], tensors: Mapping[str, TensorEntry], name:
 
 
 def _value(name: str, dtype: str, shape: Sequence[int | str]) -> ValueInfoProto:
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    kinds = {
-        "int32": TensorProto.INT32,
-        "float16": TensorProto.FLOAT16,
-        "float32": TensorProto.FLOAT,
-    }
-    return helper.make_tensor_value_info(name, kinds[dtype], list(shape))
+    return helper.make_tensor_value_info(name, _data_type(dtype), list(shape))
+
+
+def _data_type(dtype: str) -> int:
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def _step_inputs(used: Mapping[str, None]) -> list[ValueInfoProto]:
@@ -249,12 +252,7 @@ def _row_outputs(nodes: Sequence[Node]) -> list[ValueInfoProto]:
 def _external(name: str, entry: TensorEntry) -> TensorProto:
     from onnx import TensorProto
 
-    kinds = {
-        "int32": TensorProto.INT32,
-        "float16": TensorProto.FLOAT16,
-        "float32": TensorProto.FLOAT,
-    }
-    tensor = TensorProto(name=name, data_type=kinds[entry.dtype], dims=entry.shape)
+    tensor = TensorProto(name=name, data_type=_data_type(entry.dtype), dims=entry.shape)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (
         ("location", WEIGHTS_FILE),

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import Engine, ReplayState, Role
-from bitmtp_edge.engines.registry import EngineOptions, open_engine
 from bitmtp_edge.errors import UserError
-from bitmtp_edge.text.tokenizer import Tokenizer
+from bitmtp_edge.session import Session
 
 from .checkpoints import open_checkpoint
 from .reference_model import reference_logits
@@ -44,13 +43,10 @@ class _Scores:
 
 
 def measure_quality(
-    bundle: Bundle,
+    session: Session,
     source: Path,
     text: str,
     positions: int,
-    *,
-    engine: str = "auto",
-    options: EngineOptions | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Quality]:
     """Perplexity and argmax agreement over the first ``positions`` positions of ``text``.
@@ -58,7 +54,8 @@ def measure_quality(
     The rows: the fp32 model, the same with int8 activations alone, W8A8 (verify role) and W4A8
     (draft role). Raises UserError for a text that is too short or a source of another vocabulary.
     """
-    tokens = Tokenizer.load(bundle.file("tokenizer.json")).encode(text, parse_special=False)
+    bundle, engine = session.bundle, session.engine
+    tokens = session.tokenizer.encode(text, parse_special=False)
     windows = _windows(tokens, positions, bundle)
     with open_checkpoint(source) as checkpoint:
         if checkpoint.config.vocab_size != bundle.model.vocab_size:
@@ -67,11 +64,10 @@ def measure_quality(
         fp32 = _score(windows, reference_logits(checkpoint, windows))
         progress("fp32 weights, int8 activations")
         int8 = _score(windows, reference_logits(checkpoint, windows, int8_activations=True))
-    with open_engine(engine, bundle, options) as opened:
-        progress("W8A8, the verify role")
-        w8 = _score(windows, _engine_logits(opened, bundle, windows, "verify"))
-        progress("W4A8, the draft role")
-        w4 = _score(windows, _engine_logits(opened, bundle, windows, "draft"))
+    progress("W8A8, the verify role")
+    w8 = _score(windows, _engine_logits(engine, bundle, windows, "verify"))
+    progress("W4A8, the draft role")
+    w4 = _score(windows, _engine_logits(engine, bundle, windows, "draft"))
     rows = {"fp32": fp32, "fp32, int8 activations": int8, "W8A8 (verify)": w8, "W4A8 (draft)": w4}
     return [
         Quality(

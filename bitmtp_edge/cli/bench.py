@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..decode import POLICIES
 from ..progress import Progress
 from .options import (
-    POLICY_NAMES,
     Count,
     EngineChoice,
     bundle_argument,
@@ -40,8 +40,8 @@ FEW_STEPS = 20  # a median of fewer tells little
     "--policy",
     "names",
     multiple=True,
-    type=click.Choice(POLICY_NAMES),
-    default=POLICY_NAMES,
+    type=click.Choice(POLICIES),
+    default=POLICIES,
     help="Policy to measure; may be repeated [default: all].",
 )
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..decode import POLICIES
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ..session import Session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-POLICY_NAMES = ("ar", "nested")
 Count = click.IntRange(1)
 
 
@@ -92,7 +92,7 @@ def policy_options(function: Function) -> Function:
         function,
         click.option(
             "--policy",
-            type=click.Choice(POLICY_NAMES),
+            type=click.Choice(POLICIES),
             help="ar: a token at a time. nested: draft on the base plane, verify on both "
             "[default: the bundle's].",
         ),

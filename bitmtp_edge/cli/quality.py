@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from ..bundle import Bundle
 from ..errors import UserError
+from .options import EngineChoice, bundle_argument, engine_options
 
 
 @click.command(name="quality", help=__doc__)
-@click.argument("bundle", type=click.Path())
+@bundle_argument
 @click.option(
     "--source",
     required=True,
@@ -37,32 +37,21 @@ from ..errors import UserError
     metavar="N",
     help="Next tokens to predict: the first N of the text.",
 )
-@click.option(
-    "--engine",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="What runs the bundle: auto, cpu or onnxruntime. The fp32 model needs none.",
-)
+@engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    bundle: str, source: Path, text_file: Path, positions: int, engine: str, as_json: bool
+    bundle: str, source: Path, text_file: Path, positions: int, engine: EngineChoice, as_json: bool
 ) -> None:
     from bitmtp_edge.export.quality import WINDOW, measure_quality
 
-    opened = Bundle.open(bundle)
     try:
         text = text_file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{text_file} is not UTF-8 text: convert it first") from None
-    rows = measure_quality(
-        opened,
-        source,
-        text,
-        positions,
-        engine=engine,
-        progress=lambda line: click.echo(line, err=True),
-    )
+    with engine.open(bundle) as session:
+        rows = measure_quality(
+            session, source, text, positions, lambda line: click.echo(line, err=True)
+        )
     fp32 = rows[0].perplexity
     if as_json:
         models = [{**asdict(row), "ratio": row.perplexity / fp32} for row in rows]

@@ -4,3 +4,5 @@
 choice (``sampling``) takes tokens, ``state`` knows which rows lie in history, ``window`` and
 ``replay_states`` give a step its inputs and its shape, ``stopping`` says where a reply ends.
 """
+
+POLICIES = ("ar", "nested")  # by name: here, where the command line gets them without NumPy

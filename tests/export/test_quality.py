@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.cli import main
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.export.checkpoints import open_checkpoint
-from bitmtp_edge.export.quality import measure_quality
+from bitmtp_edge.export.quality import Quality, measure_quality
 from bitmtp_edge.export.reference_model import reference_logits
+from bitmtp_edge.session import Session
 from bitmtp_edge.text.tokenizer import Tokenizer
 
 from .tiny_models import Tiny, write_folder
@@ -22,9 +24,14 @@ MODELS = ["fp32", "fp32, int8 activations", "W8A8 (verify)", "W4A8 (draft)"]
 TEXT = "".join(chr(33 + i) for i in np.random.default_rng(8).integers(0, 90, 900))
 
 
+def _measure(bundle: Bundle, *arguments: Any) -> list[Quality]:
+    with Session.open(bundle.path) as session:
+        return measure_quality(session, *arguments)
+
+
 def test_the_table(tiny_bundle: Bundle, tiny_llama: Tiny) -> None:
     lines: list[str] = []
-    rows = measure_quality(tiny_bundle, tiny_llama.path, TEXT, 600, progress=lines.append)
+    rows = _measure(tiny_bundle, tiny_llama.path, TEXT, 600, lines.append)
     assert [row.model for row in rows] == MODELS and len(lines) == 4
     fp32, int8, w8, w4 = rows
     assert fp32.agreement == 1 and w8.agreement_w8 == 1
@@ -40,7 +47,7 @@ def test_exactly_the_positions_asked_for(
     tiny_bundle: Bundle, tiny_llama: Tiny, positions: int
 ) -> None:
     """Perplexity by hand: pieces of 500 positions, each with one more token to predict."""
-    (fp32, *_) = measure_quality(tiny_bundle, tiny_llama.path, TEXT, positions)
+    (fp32, *_) = _measure(tiny_bundle, tiny_llama.path, TEXT, positions)
     tokens = Tokenizer.load(tiny_bundle.file("tokenizer.json")).encode(TEXT, parse_special=False)
     losses: list[float] = []
     with open_checkpoint(tiny_llama.path) as checkpoint:
@@ -56,13 +63,13 @@ def test_exactly_the_positions_asked_for(
 
 def test_a_text_that_is_too_short(tiny_bundle: Bundle, tiny_llama: Tiny) -> None:
     with pytest.raises(UserError, match=r"the text has \d+ tokens, expected 501 for 500"):
-        measure_quality(tiny_bundle, tiny_llama.path, "short", 500)
+        _measure(tiny_bundle, tiny_llama.path, "short", 500)
 
 
 def test_a_source_of_another_vocabulary(tiny_bundle: Bundle, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other", vocab_size=310)
     with pytest.raises(UserError, match=r"has another vocabulary than .*: not its source"):
-        measure_quality(tiny_bundle, other.path, TEXT, 10)
+        _measure(tiny_bundle, other.path, TEXT, 10)
 
 
 # ---- the verb ------------------------------------------------------------------------------------
