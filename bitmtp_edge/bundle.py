@@ -19,19 +19,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .decode import POLICIES
 from .errors import UserError
 from .graph_check import check_nodes
 from .operators import Node
 from .records import read_record
 
 FORMAT = "bitmtp-bundle"
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 256
 BUNDLE_FILE = "bundle.json"
 WEIGHTS_FILE = "weights.bin"
 TOKENIZER_FILE = "tokenizer.json"
 TEMPLATE_FILE = "chat_template.jinja"
+MASK_TABLE = "mask_embeddings"  # the tensor of the trained masks
 GRAPH_FILES = {"draft": "draft.onnx", "verify": "verify.onnx"}
+BLOCK_ATTENTION = ("causal", "full")
 _ITEM_BYTES = {"int32": 4, "float32": 4, "float16": 2}
 _MOST_AXES = 3
 # Far above any use; below them no size that an engine computes leaves 64 bits.
@@ -40,8 +43,13 @@ _MOST_ROWS = {"segments": 1 << 28, "draft_widths": 1 << 12, "verify_widths": 1 <
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Sizes of the model. ``weights`` and ``kv`` are the export's recipes ("nested", "ternary";
-    "nested", "fp16")."""
+    """Sizes of the model.
+
+    weights and kv are the export's recipes ("nested", "ternary"; "nested", "fp16").
+    draft_rows_final: a draft step's row has the bits of a verify step's. mask_embeddings: rows P of
+    the trained mask table, 0 where the model has none; a block's i-th mask is row i, or the only
+    row. block_attention: "causal", a mask sees the earlier masks of its block, or "full", all.
+    """
 
     name: str
     family: str
@@ -57,6 +65,8 @@ class ModelFacts:
     kv: str
     tied_embeddings: bool
     draft_rows_final: bool
+    mask_embeddings: int
+    block_attention: str
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,10 @@ class ReplayConfig:
 class DecodingDefaults:
     """What ``run`` and ``chat`` do unless told otherwise.
 
+    policy: one of :data:`decode.POLICIES`. gamma: drafts an iteration of policy nested; None where
+    the weights have one plane. block: tokens D of a multi-token draft, the block that the masks
+    were trained for; tau and min_prefix: the probability that makes a draft confident, and the
+    shortest confident prefix that policy hybrid commits unverified. All three None without masks.
     kv4_from_segment: segments of at least this capacity draft from the KV base plane, all but the
     newest ``recent_n`` tokens; None: never. stop_ids end a reply. bos_id is what a chat template
     means by ``bos_token``; the tokenizer itself puts it before a plain text where the checkpoint
@@ -85,7 +99,10 @@ class DecodingDefaults:
     """
 
     policy: str
-    gamma: int
+    gamma: int | None
+    block: int | None
+    tau: float | None
+    min_prefix: int | None
     kv4_from_segment: int | None
     recent_n: int
     stop_ids: tuple[int, ...]
@@ -194,6 +211,7 @@ class Bundle:
         bundle._check_files(check_hashes)
         bundle._check_model(where)
         bundle._check_tensors(where)
+        bundle._check_mask_table(where)
         shapes = {name: entry.shape for name, entry in bundle.tensors.items()}
         for role in GRAPH_FILES:
             check_nodes(bundle.nodes(role), bundle.model, shapes, f"{where}: graphs.{role}")
@@ -260,8 +278,16 @@ class Bundle:
     def _check_model(self, where: str) -> None:
         model, replay = self.model, self.replay
         for name, number in vars(model).items():
-            if type(number) is int and not 1 <= number < 2**31:
-                raise UserError(f"{where}: model.{name} is {number}, expected 1 .. {2**31 - 1}")
+            least = 0 if name == "mask_embeddings" else 1
+            if type(number) is int and not least <= number < 2**31:
+                raise UserError(
+                    f"{where}: model.{name} is {number}, expected {least} .. {2**31 - 1}"
+                )
+        if model.block_attention not in BLOCK_ATTENTION:
+            raise UserError(
+                f"{where}: model.block_attention is {model.block_attention!r}, expected "
+                f"{' or '.join(BLOCK_ATTENTION)}"
+            )
         if self.manifest.graphs.keys() != GRAPH_FILES.keys():
             raise UserError(
                 f"{where}: graphs: expected draft and verify, found {sorted(self.manifest.graphs)}"
@@ -276,7 +302,10 @@ class Bundle:
                 )
         if 1 not in replay.verify_widths:
             raise UserError(f"{where}: replay.verify_widths lacks width 1, the AR step")
-        decoding = self.decoding
+        self._check_decoding(where)
+
+    def _check_decoding(self, where: str) -> None:
+        model, decoding = self.model, self.decoding
         for name, ids in (("stop_ids", decoding.stop_ids), ("bos_id", (decoding.bos_id,))):
             stray = [i for i in ids if i is not None and not 0 <= i < model.vocab_size]
             if stray:
@@ -290,6 +319,38 @@ class Bundle:
                 raise UserError(
                     f"{where}: decoding.{name} is {value}, expected {least} .. {2**31 - 1}"
                 )
+        self._check_block(where)
+        needs = {"ar": True, "nested": decoding.gamma is not None}
+        if decoding.policy not in POLICIES or not needs.get(
+            decoding.policy, decoding.block is not None
+        ):
+            raise UserError(
+                f"{where}: decoding.policy is {decoding.policy!r}, expected one of "
+                f"{', '.join(POLICIES)}; nested needs a gamma, all but ar and nested a block"
+            )
+
+    def _check_block(self, where: str) -> None:
+        model, decoding = self.model, self.decoding
+        block, tau, least = decoding.block, decoding.tau, decoding.min_prefix
+        given = {name: getattr(decoding, name) for name in ("block", "tau", "min_prefix")}
+        masks = model.mask_embeddings > 0
+        for name, value in given.items():
+            if (value is not None) != masks:
+                raise UserError(
+                    f"{where}: decoding.{name} is {'null' if value is None else value}, but the "
+                    f"model has {model.mask_embeddings} mask embeddings: these go together"
+                )
+        if block is not None and (
+            block < 2 or (model.mask_embeddings != 1 and block - 1 > model.mask_embeddings)
+        ):
+            raise UserError(
+                f"{where}: decoding.block is {block}, expected 2 or more, and a mask embedding (or "
+                f"one for all) for every token after the first: there are {model.mask_embeddings}"
+            )
+        if tau is not None and not 0 < tau <= 1:
+            raise UserError(f"{where}: decoding.tau is {tau}, expected above 0 and at most 1")
+        if least is not None and not 1 <= least <= (block or 0):
+            raise UserError(f"{where}: decoding.min_prefix is {least}, expected 1 .. {block}")
 
     def _check_tensors(self, where: str) -> None:
         size = self.manifest.files[WEIGHTS_FILE].bytes
@@ -310,6 +371,22 @@ class Bundle:
             if entry.offset < 0 or entry.offset % ALIGNMENT or entry.offset + entry.bytes > size:
                 raise UserError(
                     f"{at}: offset {entry.offset} is unaligned or past the end of {WEIGHTS_FILE}"
+                )
+
+    def _check_mask_table(self, where: str) -> None:
+        """The trained masks are one tensor, which the draft graph's embedding reads."""
+        masks, width = self.model.mask_embeddings, self.model.hidden_size
+        entry = self.tensors.get(MASK_TABLE)
+        found = None if entry is None else (entry.dtype, entry.shape)
+        if found != (("float32", (masks, width)) if masks else None):
+            told = "missing" if found is None else f"{found[0]}{list(found[1])}"
+            expected = f"float32[{masks}, {width}]" if masks else "none without masks"
+            raise UserError(f"{where}: tensors[{MASK_TABLE!r}] is {told}, expected {expected}")
+        for node in self.manifest.graphs["draft"]:
+            if masks and node.op == "TokenEmbedding" and MASK_TABLE not in node.inputs:
+                raise UserError(
+                    f"{where}: graphs.draft: node {node.name!r} does not read {MASK_TABLE!r}: "
+                    "export again"
                 )
 
 

@@ -87,6 +87,13 @@ class Session:
             return self.tokenizer.encode(text, add_special=True)
         return self.chat_ids([{"role": "user", "content": text}])
 
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Those of :data:`POLICIES` that this bundle's weights and masks can serve."""
+        drafts = {"ar": True, "nested": self.bundle.decoding.gamma is not None}
+        blocks = self.bundle.decoding.block is not None
+        return tuple(name for name in POLICIES if drafts.get(name, blocks))
+
     def policy(self, name: str | None = None, gamma: int | None = None) -> Policy:
         """A policy of :data:`POLICIES`; None takes what the bundle was exported with.
 
@@ -97,8 +104,14 @@ class Session:
         if name == "ar":
             return AutoRegressive()
         if name == "nested":
+            gamma = defaults.gamma if gamma is None else gamma
+            if defaults.gamma is None or gamma is None:
+                raise UserError(
+                    f"{self.bundle.path}: its weights have one plane, so policy nested has no "
+                    f"cheaper draft: choose {' or '.join(self.policies)}"
+                )
             return NestedSelfSpeculation(
-                defaults.gamma if gamma is None else gamma,
+                gamma,
                 defaults.kv4_from_segment,
                 defaults.recent_n,
             )

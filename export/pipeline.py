@@ -171,6 +171,8 @@ def _facts(name: str, config: ModelConfig, context: int, kv: str) -> ModelFacts:
         kv=kv,
         tied_embeddings=config.tied,
         draft_rows_final=False,
+        mask_embeddings=0,
+        block_attention="causal",
     )
 
 
@@ -178,6 +180,9 @@ def _decoding(text: TextAssets, kv: str) -> DecodingDefaults:
     return DecodingDefaults(
         policy="nested",
         gamma=GAMMA,
+        block=None,
+        tau=None,
+        min_prefix=None,
         kv4_from_segment=KV4_FROM_SEGMENT if kv == "nested" else None,
         recent_n=RECENT_TOKENS,
         stop_ids=tuple(text.stop_ids),

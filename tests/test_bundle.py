@@ -103,13 +103,13 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
         (b"{}", "is not a bitmtp-edge bundle"),
         (b'{"format": "other"}', "is not a bitmtp-edge bundle"),
         (b'{"format": "bitmtp-bundle"}', "bundle version"),
-        (b'{"format": "bitmtp-bundle", "version": 2}', "bundle version 2, this SDK reads 1"),
+        (b'{"format": "bitmtp-bundle", "version": 1}', "bundle version 1, this SDK reads 2"),
         (b'{"format": "bitmtp-bundle", "version": true}', "bundle version"),
         (
             b'{"format": "bitmtp-bundle", "version": ' + b"[" * 900 + b"]" * 900 + b"}",
             "bundle version",
         ),
-        (b'{"format": "bitmtp-bundle", "version": 1}', "field 'sdk' is missing"),
+        (b'{"format": "bitmtp-bundle", "version": 2}', "field 'sdk' is missing"),
     ],
     ids=lambda value: repr(value)[:50],
 )
@@ -188,6 +188,38 @@ FIELDS += [
     (put("decoding", "gamma", value=0), "decoding.gamma is 0"),
     (put("decoding", "recent_n", value=-1), "decoding.recent_n is -1"),
     (put("decoding", "kv4_from_segment", value=0), "decoding.kv4_from_segment is 0"),
+    (put("decoding", "policy", value="magic"), "decoding.policy is 'magic', expected one of ar"),
+    (put("decoding", "policy", value="hybrid"), "decoding.policy is 'hybrid'"),
+    (put("decoding", "gamma", value=None), "decoding.policy is 'nested'"),
+    (put("decoding", "block", value=4), "decoding.block is 4, but the model has 0 mask"),
+    (put("decoding", "tau", value=0.5), "decoding.tau is 0.5, but the model has 0 mask"),
+    (put("model", "mask_embeddings", value=-1), "model.mask_embeddings is -1, expected 0"),
+    (put("model", "mask_embeddings", value=1), "decoding.block is null, but the model has 1 mask"),
+    (put("model", "block_attention", value="none"), "model.block_attention is 'none', expected"),
+]
+
+
+def masked(block: Any = 4, tau: Any = 0.9, min_prefix: Any = 2, masks: int = 1) -> Edit:
+    """A bundle that says it has trained masks, without the tensor."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["model"]["mask_embeddings"] = masks
+        manifest["decoding"] |= {"block": block, "tau": tau, "min_prefix": min_prefix}
+
+    return change
+
+
+FIELDS += [
+    (masked(block=1), "decoding.block is 1, expected 2 or more"),
+    (masked(block=5, masks=3), "decoding.block is 5, expected 2 or more, and a mask embedding"),
+    (masked(tau=0.0), "decoding.tau is 0.0, expected above 0"),
+    (masked(tau=1.5), "decoding.tau is 1.5, expected above 0"),
+    (masked(tau=float("nan")), "decoding.tau is nan, expected above 0"),
+    (masked(min_prefix=0), "decoding.min_prefix is 0, expected 1 .. 4"),
+    (masked(min_prefix=5), "decoding.min_prefix is 5, expected 1 .. 4"),
+    (masked(tau=None), "decoding.tau is null, but the model has 1 mask"),
+    (masked(), "tensors['mask_embeddings'] is missing, expected float32[1, 128]"),
+    (masked(masks=3), "tensors['mask_embeddings'] is missing, expected float32[3, 128]"),
 ]
 
 TENSORS: list[tuple[Edit, str]] = [

@@ -41,8 +41,7 @@ FEW_STEPS = 20  # a median of fewer tells little
     "names",
     multiple=True,
     type=click.Choice(POLICIES),
-    default=POLICIES,
-    help="Policy to measure; may be repeated [default: all].",
+    help="Policy to measure; may be repeated [default: all that the bundle has].",
 )
 @click.option(
     "--gamma",
@@ -71,13 +70,13 @@ def command(
 ) -> None:
     from ..benchmark import benchmark, read_prompts
 
-    if gammas and "nested" not in names:
+    if gammas and names and "nested" not in names:
         check_gamma(names[0], gammas[0])
     prompts = read_prompts(prompt_file)
     with engine.open(bundle) as session:
         policies = [
             session.policy(name, gamma)
-            for name in dict.fromkeys(names)
+            for name in dict.fromkeys(names or session.policies)
             for gamma in (dict.fromkeys(gammas or [None]) if name == "nested" else [None])
         ]
         with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:

@@ -5,4 +5,5 @@ choice (``sampling``) takes tokens, ``state`` knows which rows lie in history, `
 ``replay_states`` give a step its inputs and its shape, ``stopping`` says where a reply ends.
 """
 
-POLICIES = ("ar", "nested")  # by name: here, where the command line gets them without NumPy
+# By name: here, where the command line gets them without NumPy.
+POLICIES = ("ar", "nested", "confidence", "speculative", "hybrid")
