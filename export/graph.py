@@ -10,34 +10,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bitmtp_edge import __version__
-from bitmtp_edge.bundle import WEIGHTS_FILE, TensorEntry
+from bitmtp_edge.bundle import MASK_TABLE, WEIGHTS_FILE, TensorEntry
 from bitmtp_edge.errors import missing_extra
 from bitmtp_edge.operators import STEP_INPUTS, STEP_OUTPUTS, Node, kv_names, kv_row_specs
 
 from .checkpoints.base import ModelConfig
-from .quantize.nested import group_size_for
+from .model_tensors import Matrix, ModelTensors
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, TensorProto, ValueInfoProto
 
 IR_VERSION = 10  # the newest that every supported ONNX Runtime loads
+_LINEAR_OPERATORS = {"dual": "DualPlaneLinear", "ternary": "TernaryLinear"}
 
 
 class _Builder:
-    """Collects the nodes of one graph. ``tensors`` says which optional weights there are."""
+    """Collects the nodes of one graph. ``tensors`` says which weights there are, and of what
+    kind.
+    """
 
-    def __init__(
-        self, config: ModelConfig, tensors: Mapping[str, TensorEntry], role: str, kv: str
-    ) -> None:
+    def __init__(self, config: ModelConfig, tensors: ModelTensors, role: str, kv: str) -> None:
         self.config = config
         self.tensors = tensors
         self.role = role
         self.kv = kv
         self.nodes: list[Node] = []
 
-    def weight(self, name: str) -> str:
-        """``name`` where the bundle has that tensor, else the mark of an absent input."""
-        return name if name in self.tensors else ""
+    def vector(self, name: str) -> str:
+        """``name`` where the bundle has that vector, else the mark of an absent input."""
+        return name if name in self.tensors.vectors else ""
 
     def add(
         self,
@@ -52,13 +53,17 @@ class _Builder:
             Node(op, name, tuple(inputs[: last + 1]), tuple(outputs), dict(attributes))
         )
 
-    def linear(self, name: str, source: str, rows: int, width: int, residual: str = "") -> str:
-        """A product with the codes ``source``; the draft role leaves the refinement out."""
-        refinement = "" if self.role == "draft" else f"{name}.refinement"
-        inputs = (*_codes(source), f"{name}.base", f"{name}.scales", refinement, residual)
+    def linear(self, name: str, source: str, residual: str = "") -> str:
+        """A product with the codes ``source``; of two planes the draft role leaves the refinement
+        out.
+        """
+        matrix = self.tensors.matrices[name]
+        inputs = [*_codes(source), f"{name}.{matrix.planes[0]}", f"{name}.scales"]
+        if matrix.kind == "dual":
+            inputs.append("" if self.role == "draft" else f"{name}.refinement")
         output = f"{name}.out"
-        attributes = {"rows": rows, "width": width, "group_size": group_size_for(width)}
-        self.add("DualPlaneLinear", name, inputs, (output,), attributes)
+        op = _LINEAR_OPERATORS[matrix.kind]
+        self.add(op, name, (*inputs, residual), (output,), _shape_attributes(matrix))
         return output
 
     def norm(self, name: str, hidden: str) -> str:
@@ -73,7 +78,7 @@ class _Builder:
         inputs += (
             [kv["history_refinement"], kv["history_scale"], "kv4_length"] if nested else [""] * 3
         )
-        inputs += [self.weight(prefix + name) for name in ("qkv_bias", "q_norm", "k_norm")]
+        inputs += [self.vector(prefix + name) for name in ("qkv_bias", "q_norm", "k_norm")]
         name = prefix + "attention"
         outputs = [*_codes(name), kv["new_rows"]]
         outputs += [kv["new_refinement"], kv["new_scale"]] if nested else []
@@ -98,15 +103,28 @@ class _Builder:
         self.add("GatedActQuant", name, (gate_up,), _codes(name), attributes)
         return name
 
-    def table_attributes(self) -> dict[str, int | float | str]:
-        config = self.config
-        size = group_size_for(config.hidden_size)
-        return {
-            "kind": "dual",
-            "rows": config.vocab_size,
-            "width": config.hidden_size,
-            "group_size": size,
-        }
+    def embedding(self) -> str:
+        """Rows of the table; of two planes both are read, since a row costs nothing."""
+        matrix = self.tensors.matrices["embedding"]
+        output = "embedding.out"
+        inputs = ["token_ids", f"embedding.{matrix.planes[0]}", "embedding.scales"]
+        inputs.append("embedding.refinement" if matrix.kind == "dual" else "")
+        inputs.append(MASK_TABLE if self.tensors.masks else "")
+        attributes = {"kind": matrix.kind, **_shape_attributes(matrix)}
+        self.add("TokenEmbedding", "embedding", inputs, (output,), attributes)
+        return output
+
+    def head(self, source: str) -> None:
+        """The output projection of the codes ``source``; of two planes the draft role leaves the
+        refinement out.
+        """
+        table = "embedding" if self.config.tied else "head"
+        matrix = self.tensors.matrices[table]
+        inputs = [*_codes(source), "head_slots", f"{table}.{matrix.planes[0]}", f"{table}.scales"]
+        if matrix.kind == "dual" and self.role == "verify":
+            inputs.append(f"{table}.refinement")
+        attributes = {"kind": matrix.kind, **_shape_attributes(matrix), "top_k": 1}
+        self.add("GreedyHead", "head", inputs, STEP_OUTPUTS, attributes)
 
 
 def _codes(name: str) -> tuple[str, str]:
@@ -114,45 +132,26 @@ def _codes(name: str) -> tuple[str, str]:
     return f"{name}.codes", f"{name}.scale"
 
 
-def build_nodes(
-    config: ModelConfig, tensors: Mapping[str, TensorEntry], role: str, kv: str
-) -> list[Node]:
+def _shape_attributes(matrix: Matrix) -> dict[str, int | float | str]:
+    stack = matrix.stack
+    return {"rows": stack.rows, "width": stack.width, "group_size": matrix.group_size}
+
+
+def build_nodes(config: ModelConfig, tensors: ModelTensors, role: str, kv: str) -> list[Node]:
     """Nodes of the graph of ``role`` ("draft" or "verify"), in order: eight a layer.
 
-    The draft role reads base planes alone in every product; its embedding composes both, since a
-    row costs nothing. ``tensors`` are the bundle's; ``kv`` is "nested" or "fp16".
+    Of weights in two planes the draft role reads the base alone in every product; other weights
+    are the same in both roles. ``kv`` is "nested" or "fp16".
     """
     graph = _Builder(config, tensors, role, kv)
-    hidden_size, feed = config.hidden_size, config.intermediate_size
-    hidden = "embedding.out"
-    graph.add(
-        "TokenEmbedding",
-        "embedding",
-        ("token_ids", "embedding.base", "embedding.scales", "embedding.refinement"),
-        (hidden,),
-        graph.table_attributes(),
-    )
+    hidden = graph.embedding()
     for layer in range(config.num_layers):
         prefix = f"layers.{layer}."
-        normed = graph.norm(prefix + "attention_norm", hidden)
-        fused = config.query_width + 2 * config.kv_width
-        qkv = graph.linear(prefix + "qkv", normed, fused, hidden_size)
-        attended = graph.attention(layer, qkv)
-        hidden = graph.linear(prefix + "o", attended, hidden_size, config.query_width, hidden)
-        normed = graph.norm(prefix + "mlp_norm", hidden)
-        gate_up = graph.linear(prefix + "gate_up", normed, 2 * feed, hidden_size)
-        gated = graph.gate(layer, gate_up)
-        hidden = graph.linear(prefix + "down", gated, hidden_size, feed, hidden)
-    head = "embedding" if config.tied else "head"
-    refinement = "" if role == "draft" else f"{head}.refinement"
-    inputs = (
-        *_codes(graph.norm("final_norm", hidden)),
-        "head_slots",
-        f"{head}.base",
-        f"{head}.scales",
-        refinement,
-    )
-    graph.add("GreedyHead", "head", inputs, STEP_OUTPUTS, {**graph.table_attributes(), "top_k": 1})
+        qkv = graph.linear(prefix + "qkv", graph.norm(prefix + "attention_norm", hidden))
+        hidden = graph.linear(prefix + "o", graph.attention(layer, qkv), hidden)
+        gate_up = graph.linear(prefix + "gate_up", graph.norm(prefix + "mlp_norm", hidden))
+        hidden = graph.linear(prefix + "down", graph.gate(layer, gate_up), hidden)
+    graph.head(graph.norm("final_norm", hidden))
     return graph.nodes
 
 

@@ -1,5 +1,5 @@
-"""Which tensors a bundle of nested weights has, in the order of weights.bin, and which checkpoint
-tensors each comes from.
+"""Which tensors a bundle has, in the order of weights.bin, and which checkpoint tensors each comes
+from.
 """
 
 from __future__ import annotations
@@ -7,58 +7,97 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitmtp_edge.layout import packed_shape, scales_shape
+from bitmtp_edge.bundle import MASK_TABLE
+from bitmtp_edge.layout import CODE_BITS, packed_shape, scales_shape
 from bitmtp_edge.operators import Spec
 
 from .checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, Stack
+from .checkpoints.ternary import TernaryCheckpoint
 from .quantize.nested import group_size_for
 
 
 @dataclass(frozen=True)
-class ModelTensors:
-    """matrices: dual-plane weights, and vectors: fp32, by their names in the bundle. positions:
-    rows of the rotary table.
+class Matrix:
+    """A packed weight. kind: "dual" (a base and a refinement plane), "ternary" or "int8".
+    group_size: columns that share a scale; 0: all of a row.
     """
 
-    matrices: dict[str, Stack]
+    stack: Stack
+    kind: str
+    group_size: int
+
+    @property
+    def planes(self) -> tuple[str, ...]:
+        """Suffixes of its code tensors' names."""
+        return ("base", "refinement") if self.kind == "dual" else ("packed",)
+
+    def specs(self) -> Iterator[tuple[str, Spec]]:
+        """(suffix, (dtype, shape)) of each of its tensors."""
+        rows, width = self.stack.rows, self.stack.width
+        for plane in self.planes:
+            yield plane, ("int32", packed_shape(rows, width, CODE_BITS[self.kind]))
+        yield "scales", ("float16", scales_shape(rows, width, self.group_size))
+
+
+@dataclass(frozen=True)
+class ModelTensors:
+    """matrices: packed weights, and vectors: fp32, by their names in the bundle. masks: rows of
+    the mask embeddings, fp32 [masks, hidden_size]. positions: rows of the rotary table.
+    """
+
+    matrices: dict[str, Matrix]
     vectors: dict[str, Stack]
+    masks: int
+    hidden_size: int
     positions: int
     head_dim: int
 
     def specs(self) -> Iterator[tuple[str, Spec]]:
         """(name, (dtype, shape)) of every tensor; the planes of a matrix lie beside each other."""
-        for name, stack in self.matrices.items():
-            plane = packed_shape(stack.rows, stack.width, 4)
-            yield f"{name}.base", ("int32", plane)
-            yield f"{name}.refinement", ("int32", plane)
-            scales = scales_shape(stack.rows, stack.width, group_size_for(stack.width))
-            yield f"{name}.scales", ("float16", scales)
+        for name, matrix in self.matrices.items():
+            for suffix, spec in matrix.specs():
+                yield f"{name}.{suffix}", spec
         for name, stack in self.vectors.items():
             yield name, ("float32", (stack.rows,))
+        if self.masks:
+            yield MASK_TABLE, ("float32", (self.masks, self.hidden_size))
         yield "rotary", ("float32", (self.positions, self.head_dim))
 
 
 def model_tensors(checkpoint: Checkpoint, positions: int) -> ModelTensors:
     """The tensors of a model; a tied head is the embedding and is stored once.
 
-    UserError where the checkpoint lacks one or has it in another shape.
+    UserError where the checkpoint lacks one or has it in another shape or dtype.
     """
     config = checkpoint.config
-    matrices: dict[str, Stack] = {}
+    matrices: dict[str, Matrix] = {}
     vectors: dict[str, Stack] = {}
 
-    def add(group: dict[str, Stack], name: str, stack: Stack) -> None:
+    def add_matrix(name: str, stack: Stack) -> None:
         checkpoint.check(stack)
-        group[name] = stack
+        matrices[name] = _matrix(checkpoint, stack)
 
-    add(matrices, "embedding", Stack(((EMBEDDING, config.vocab_size),), config.hidden_size))
+    def add_vector(name: str, stack: Stack) -> None:
+        checkpoint.check(stack)
+        vectors[name] = stack
+
+    add_matrix("embedding", Stack(((EMBEDDING, config.vocab_size),), config.hidden_size))
     for index in range(config.num_layers):
         layer = checkpoint.family.layer(config, index)
         for name, stack in layer.linears.items():
-            add(matrices, f"layers.{index}.{name}", stack)
+            add_matrix(f"layers.{index}.{name}", stack)
         for name, stack in layer.vectors.items():
-            add(vectors, f"layers.{index}.{name}", stack)
-    add(vectors, "final_norm", Stack(((FINAL_NORM, config.hidden_size),)))
+            add_vector(f"layers.{index}.{name}", stack)
+    add_vector("final_norm", Stack(((FINAL_NORM, config.hidden_size),)))
     if not config.tied:
-        add(matrices, "head", Stack(((HEAD, config.vocab_size),), config.hidden_size))
-    return ModelTensors(matrices, vectors, positions, config.head_dim)
+        add_matrix("head", Stack(((HEAD, config.vocab_size),), config.hidden_size))
+    multi_token = checkpoint.multi_token if isinstance(checkpoint, TernaryCheckpoint) else None
+    masks = multi_token.masks if multi_token else 0
+    return ModelTensors(matrices, vectors, masks, config.hidden_size, positions, config.head_dim)
+
+
+def _matrix(checkpoint: Checkpoint, stack: Stack) -> Matrix:
+    if not isinstance(checkpoint, TernaryCheckpoint):
+        return Matrix(stack, "dual", group_size_for(stack.width))
+    stored = checkpoint.code_format(stack.parts[0][0])
+    return Matrix(stack, stored.kind, stored.group_size)

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitmtp_edge import __version__
 from bitmtp_edge.bundle import (
     BUNDLE_FILE,
     FORMAT,
     GRAPH_FILES,
+    MASK_TABLE,
     TEMPLATE_FILE,
     TOKENIZER_FILE,
     VERSION,
@@ -31,29 +33,25 @@ from bitmtp_edge.bundle import (
     sha256_of,
 )
 from bitmtp_edge.errors import UserError, missing_extra
-from bitmtp_edge.layout import TILE_ROWS
+from bitmtp_edge.layout import CODE_BITS, TILE_ROWS
 from bitmtp_edge.operators import Node
 from bitmtp_edge.progress import Progress
 from bitmtp_edge.text.chat_template import ChatTemplate
 
 from .checkpoints import open_checkpoint
-from .checkpoints.base import ModelConfig, Stack
+from .checkpoints.base import MASK_EMBEDDINGS, Checkpoint, ModelConfig, Stack
 from .checkpoints.rotary import rotary_table
+from .checkpoints.ternary import TernaryCheckpoint
 from .checkpoints.text_assets import TextAssets
 from .graph import build_model, build_nodes
-from .model_tensors import ModelTensors, model_tensors
-from .quantize.nested import group_size_for, quantize_nested
+from .model_tensors import Matrix, ModelTensors, model_tensors
+from .quantize.nested import quantize_nested
 from .quantize.smoothing import SmoothedCheckpoint, smooth
+from .recipes import CHUNK, MIN_PREFIX, TAU, Recipe, recipe_for
 from .target_folder import LOCK_FILE, new_folder, publish, resolve_target
 from .weights_file import WeightsWriter, lay_out
 
-# A draft step of the CPU engine costs half an AR step, so with round-to-nearest bases two drafts
-# pay best. The paper's 4, on GPUs and better bases, has its verify width too.
-GAMMA = 2
 FIRST_SEGMENT = 512
-CHUNK = 128
-DRAFT_WIDTHS = (1,)
-VERIFY_WIDTHS = (1, 2, 3, 5, 9, 17, CHUNK)
 # Below this a KV cache is small beside the weights, and reading its base plane alone saves nothing
 # worth the acceptance.
 KV4_FROM_SEGMENT = 4096
@@ -69,17 +67,20 @@ def export_bundle(
     source: Path,
     target: Path,
     *,
-    kv: str = "nested",
+    weights: str | None = None,
+    kv: str | None = None,
     context: int | None = None,
     force: bool = False,
 ) -> Bundle:
-    """Exports the checkpoint at ``source`` (GGUF file or Hugging Face folder) as a bundle of nested
-    weights.
+    """Exports the checkpoint at ``source`` (GGUF file or Hugging Face folder) as a bundle: floating
+    point as nested weights, trained ternary codes as they are.
 
-    kv: "nested" or "fp16". context: tokens the bundle serves; None takes the checkpoint's. force:
-    replace an existing bundle (a folder that is not a bundle is never replaced). Returns the
-    finished bundle; on any failure the target is untouched. Raises UserError for a source that
-    cannot be read, a target that may not be replaced, or a disk too small.
+    weights: "nested" or "ternary"; None takes what the checkpoint gives. kv: "nested" or "fp16";
+    None is fp16 for ternary weights. context: tokens the bundle serves; None takes the
+    checkpoint's. force: replace an existing bundle (a folder that is not a bundle is never
+    replaced). Returns the finished bundle; on any failure the target is untouched. Raises UserError
+    for a source that cannot be read or gives no such weights, a target that may not be replaced, or
+    a disk too small.
     """
     if importlib.util.find_spec("onnx") is None:  # told now, loaded when the weights are done
         raise missing_extra("onnx", "export")
@@ -87,8 +88,10 @@ def export_bundle(
     # Values that are not finite are refused by name; NumPy's own warnings would only add lines.
     with np.errstate(all="ignore"), open_checkpoint(source) as checkpoint:
         config = checkpoint.config
+        recipe = recipe_for(checkpoint, weights)
+        kv = kv or recipe.kv
         context = _checked_context(config, context)
-        replay = ReplayConfig(_segments(context), DRAFT_WIDTHS, VERIFY_WIDTHS)
+        replay = ReplayConfig(_segments(context), recipe.draft_widths, recipe.verify_widths)
         tensors = model_tensors(checkpoint, context + replay.max_width)
         text = checkpoint.text
         _check_stop_ids(text, config.vocab_size, checkpoint.where)
@@ -98,10 +101,10 @@ def export_bundle(
         entries, size = lay_out(tensors.specs())
         needed = size + sum(map(len, text_files.values())) + SPARE_BYTES
         with new_folder(target, needed, force) as folder:
-            _write_weights(folder / WEIGHTS_FILE, smooth(checkpoint), tensors, entries, size)
+            _write_weights(folder / WEIGHTS_FILE, checkpoint, tensors, entries, size)
             for name, data in text_files.items():
                 _write(folder / name, data)
-            graphs = {role: build_nodes(config, entries, role, kv) for role in GRAPH_FILES}
+            graphs = {role: build_nodes(config, tensors, role, kv) for role in GRAPH_FILES}
             for role, nodes in graphs.items():
                 model = build_model(nodes, entries, role)
                 _write(folder / GRAPH_FILES[role], model.SerializeToString(deterministic=True))
@@ -109,10 +112,10 @@ def export_bundle(
                 FORMAT,
                 VERSION,
                 __version__,
-                _facts(checkpoint.name, config, context, kv),
+                _facts(checkpoint, recipe, context, kv),
                 tuple(sorted({node.op for nodes in graphs.values() for node in nodes})),
                 replay,
-                _decoding(text, kv),
+                _decoding(text, recipe, kv),
                 entries,
                 {role: tuple(_record(node) for node in nodes) for role, nodes in graphs.items()},
                 _file_entries(folder),
@@ -155,9 +158,10 @@ def _check_stop_ids(text: TextAssets, vocab_size: int, where: str) -> None:
         )
 
 
-def _facts(name: str, config: ModelConfig, context: int, kv: str) -> ModelFacts:
+def _facts(checkpoint: Checkpoint, recipe: Recipe, context: int, kv: str) -> ModelFacts:
+    config, multi_token = checkpoint.config, recipe.multi_token
     return ModelFacts(
-        name=name,
+        name=checkpoint.name,
         family=config.family,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -167,22 +171,23 @@ def _facts(name: str, config: ModelConfig, context: int, kv: str) -> ModelFacts:
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         context=context,
-        weights="nested",
+        weights=recipe.weights,
         kv=kv,
         tied_embeddings=config.tied,
-        draft_rows_final=False,
-        mask_embeddings=0,
-        block_attention="causal",
+        draft_rows_final=recipe.draft_rows_final,
+        mask_embeddings=multi_token.masks if multi_token else 0,
+        block_attention=multi_token.attention if multi_token else "causal",
     )
 
 
-def _decoding(text: TextAssets, kv: str) -> DecodingDefaults:
+def _decoding(text: TextAssets, recipe: Recipe, kv: str) -> DecodingDefaults:
+    multi_token = recipe.multi_token
     return DecodingDefaults(
-        policy="nested",
-        gamma=GAMMA,
-        block=None,
-        tau=None,
-        min_prefix=None,
+        policy=recipe.policy,
+        gamma=recipe.gamma,
+        block=multi_token.block if multi_token else None,
+        tau=TAU if multi_token else None,
+        min_prefix=MIN_PREFIX if multi_token else None,
         kv4_from_segment=KV4_FROM_SEGMENT if kv == "nested" else None,
         recent_n=RECENT_TOKENS,
         stop_ids=tuple(text.stop_ids),
@@ -196,20 +201,27 @@ def _record(node: Node) -> NodeRecord:
 
 def _write_weights(
     path: Path,
-    checkpoint: SmoothedCheckpoint,
+    checkpoint: Checkpoint,
     tensors: ModelTensors,
     entries: Mapping[str, TensorEntry],
     size: int,
 ) -> None:
-    total = sum(stack.rows * stack.width for stack in tensors.matrices.values())
+    total = sum(m.stack.rows * m.stack.width for m in tensors.matrices.values())
+    ternary = checkpoint if isinstance(checkpoint, TernaryCheckpoint) else None
+    smoothed = None if ternary else smooth(checkpoint)
     with (
         WeightsWriter(path, entries, size) as writer,
-        Progress(total, "quantize", "weights") as progress,
+        Progress(total, "pack" if ternary else "quantize", "weights") as progress,
     ):
-        for name, stack in tensors.matrices.items():
-            _write_matrix(writer, checkpoint, name, stack, progress)
+        for name, matrix in tensors.matrices.items():
+            if ternary:
+                _copy_codes(writer, ternary, name, matrix, progress)
+            elif smoothed:
+                _quantize(writer, smoothed, name, matrix, progress)
         for name, stack in tensors.vectors.items():
-            writer.write(name, checkpoint.vectors(stack))
+            writer.write(name, (smoothed or checkpoint).vectors(stack))
+        if tensors.masks:
+            writer.write(MASK_TABLE, _mask_table(checkpoint, tensors.masks))
         rope, head_dim = checkpoint.config.rope, tensors.head_dim
         for first in range(0, tensors.positions, ROTARY_BLOCK):
             last = min(first + ROTARY_BLOCK, tensors.positions)
@@ -221,20 +233,48 @@ def _write_weights(
             writer.write("rotary", angles, first)
 
 
-def _write_matrix(
+def _block_rows(stack: Stack) -> int:
+    return max(BLOCK_WEIGHTS // stack.width // TILE_ROWS, 1) * TILE_ROWS
+
+
+def _quantize(
     writer: WeightsWriter,
     checkpoint: SmoothedCheckpoint,
     name: str,
-    stack: Stack,
+    matrix: Matrix,
     progress: Progress,
 ) -> None:
+    stack = matrix.stack
     importance = checkpoint.importance(stack)
-    group_size = group_size_for(stack.width)
-    block_rows = max(BLOCK_WEIGHTS // stack.width // TILE_ROWS, 1) * TILE_ROWS
     source = f"{checkpoint.where}: " + ", ".join(part for part, _ in stack.parts)
-    for first, weights in checkpoint.blocks(stack, block_rows):
-        writer.write_nested(name, quantize_nested(weights, group_size, source, importance), first)
+    for first, weights in checkpoint.blocks(stack, _block_rows(stack)):
+        codes = quantize_nested(weights, matrix.group_size, source, importance)
+        planes = {"base": codes.base, "refinement": codes.refinement}
+        writer.write_matrix(name, planes, CODE_BITS[matrix.kind], codes.scales, first)
         progress.advance(weights.size)
+
+
+def _copy_codes(
+    writer: WeightsWriter,
+    checkpoint: TernaryCheckpoint,
+    name: str,
+    matrix: Matrix,
+    progress: Progress,
+) -> None:
+    stack = matrix.stack
+    for first, (codes, scales) in checkpoint.code_blocks(stack, _block_rows(stack)):
+        writer.write_matrix(name, {"packed": codes}, CODE_BITS[matrix.kind], scales, first)
+        progress.advance(codes.size)
+
+
+def _mask_table(checkpoint: Checkpoint, masks: int) -> NDArray[np.float32]:
+    table = checkpoint.tensor_rows(MASK_EMBEDDINGS, 0, masks)
+    if not np.isfinite(table).all():
+        raise UserError(
+            f"{checkpoint.where}: tensor {MASK_EMBEDDINGS} holds values that are not finite (NaN "
+            "or infinity)"
+        )
+    return table
 
 
 def _text_files(text: TextAssets, where: str) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from .checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, Stack
+from .checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, MASK_EMBEDDINGS, Checkpoint, Stack
 from .checkpoints.rotary import rotary_table
 
 Floats = NDArray[np.float32]
@@ -31,9 +31,9 @@ def reference_logits(
     """Logits fp32 [n, vocabulary] of every position of each token window, in blocks of up to 64
     rows.
 
-    Each window is a text of its own, from position 0. ``int8_activations`` rounds the input of
-    every linear to per-token int8, as the operators do, so that this cost can be told from the
-    weights'.
+    Each window is a text of its own, from position 0; a token -1-i is row i of the mask embeddings.
+    ``int8_activations`` rounds the input of every linear to per-token int8, as the operators do, so
+    that this cost can be told from the weights'.
     """
     config = checkpoint.config
     hidden = run_layers(checkpoint, windows, int8_activations=int8_activations)
@@ -120,8 +120,14 @@ def _block_rows(stack: Stack) -> int:
 
 def _embed(checkpoint: Checkpoint, tokens: list[int]) -> Floats:
     unique, inverse = np.unique(tokens, return_inverse=True)
-    rows = [checkpoint.tensor_rows(EMBEDDING, int(i), int(i) + 1) for i in unique]
+    rows = [_row(checkpoint, int(token)) for token in unique]
     return np.concatenate(rows)[inverse]
+
+
+def _row(checkpoint: Checkpoint, token: int) -> Floats:
+    if token < 0:
+        return checkpoint.tensor_rows(MASK_EMBEDDINGS, -1 - token, -token)
+    return checkpoint.tensor_rows(EMBEDDING, token, token + 1)
 
 
 def _linear(checkpoint: Checkpoint, stack: Stack, x: Floats) -> tuple[Floats, NDArray[np.float64]]:

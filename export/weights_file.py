@@ -18,8 +18,6 @@ from bitmtp_edge.bundle import ALIGNMENT, TensorEntry
 from bitmtp_edge.layout import TILE_ROWS, pack_scales, pack_weight
 from bitmtp_edge.operators import Spec
 
-from .quantize.nested import NestedCodes
-
 
 def lay_out(tensors: Iterable[tuple[str, Spec]]) -> tuple[dict[str, TensorEntry], int]:
     """Places (name, (dtype, shape)) one after another, each on a 256-byte boundary; also the size
@@ -59,14 +57,21 @@ class WeightsWriter:
             written = os.pwrite(self._file.fileno(), data, offset)
             data, offset = data[written:], offset + written
 
-    def write_nested(self, name: str, codes: NestedCodes, first_row: int) -> None:
-        """Writes rows of a dual-plane weight; ``first_row`` starts a tile, and only the last rows
-        may end within one.
+    def write_matrix(
+        self,
+        name: str,
+        planes: Mapping[str, NDArray[np.int8]],
+        bits: int,
+        scales: NDArray[np.float16],
+        first_row: int,
+    ) -> None:
+        """Writes rows of a packed weight: its codes of ``bits`` bits by plane, and their scales.
+        ``first_row`` starts a tile, and only the last rows may end within one.
         """
         tile = first_row // TILE_ROWS
-        self.write(f"{name}.base", pack_weight(codes.base, 4), tile)
-        self.write(f"{name}.refinement", pack_weight(codes.refinement, 4), tile)
-        self.write(f"{name}.scales", pack_scales(codes.scales), tile)
+        for plane, codes in planes.items():
+            self.write(f"{name}.{plane}", pack_weight(codes, bits), tile)
+        self.write(f"{name}.scales", pack_scales(scales), tile)
 
     def __enter__(self) -> WeightsWriter:
         return self

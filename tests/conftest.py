@@ -10,7 +10,7 @@ import pytest
 
 from bitmtp_edge.bundle import Bundle
 
-from .export.tiny_models import Tiny, write_folder, write_gguf
+from .export.tiny_models import Tiny, tiny_ternary, write_folder, write_gguf
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,6 +50,24 @@ def fp16_bundle(tiny_llama: Tiny, tmp_path_factory: pytest.TempPathFactory) -> B
     from bitmtp_edge.export.pipeline import export_bundle
 
     return export_bundle(tiny_llama.path, tmp_path_factory.mktemp("tiny") / "fp16", kv="fp16")
+
+
+@pytest.fixture(scope="session")
+def tiny_ternary_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A trained ternary checkpoint: groups of 64, tied, blocks of 4 and one mask embedding.
+    Read-only.
+    """
+    return tiny_ternary(tmp_path_factory.mktemp("tiny") / "ternary")
+
+
+@pytest.fixture(scope="session")
+def tiny_ternary_bundle(
+    tiny_ternary_checkpoint: Tiny, tmp_path_factory: pytest.TempPathFactory
+) -> Bundle:
+    """The bundle of ``tiny_ternary_checkpoint``. Read-only."""
+    from bitmtp_edge.export.pipeline import export_bundle
+
+    return export_bundle(tiny_ternary_checkpoint.path, tmp_path_factory.mktemp("tiny") / "ternary")
 
 
 @pytest.fixture(scope="session")

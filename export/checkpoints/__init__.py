@@ -14,9 +14,7 @@ def open_checkpoint(source: Path) -> Checkpoint:
     anything damaged.
     """
     if source.is_dir():
-        from .safetensors_folder import FolderCheckpoint
-
-        return FolderCheckpoint(source)
+        return _open_folder(source)
     if not source.exists():
         raise UserError(
             f"{source}: no such file or folder; expected a GGUF file or a Hugging Face model folder"
@@ -29,3 +27,14 @@ def open_checkpoint(source: Path) -> Checkpoint:
     from .gguf import GgufCheckpoint
 
     return GgufCheckpoint(source)
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    from .safetensors_folder import FolderCheckpoint, read_config
+    from .ternary_folder import QUANT_METHOD, TernaryFolder
+
+    raw = read_config(folder)
+    stored = raw.block("quantization_config")
+    if stored is not None and stored.get("quant_method") == QUANT_METHOD:
+        return TernaryFolder(folder, raw)
+    return FolderCheckpoint(folder, raw)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
+MASK_EMBEDDINGS = "model.mask_embeddings.weight"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ class Stack:
     @property
     def rows(self) -> int:
         return sum(rows for _, rows in self.parts)
+
+    def runs(self, block_rows: int) -> Iterator[tuple[int, list[tuple[str, int, int]]]]:
+        """Blocks of ``block_rows`` rows: (first row, the checkpoint rows it is made of as (name,
+        first, last + 1)).
+        """
+        for first in range(0, self.rows, block_rows):
+            last = min(first + block_rows, self.rows)
+            found, start = [], 0
+            for name, rows in self.parts:
+                low, high = max(first - start, 0), min(last - start, rows)
+                if low < high:
+                    found.append((name, low, high))
+                start += rows
+            yield first, found
 
 
 @dataclass(frozen=True)
@@ -224,14 +239,8 @@ class Checkpoint(ABC):
         """The matrix ``stack`` in blocks of ``block_rows`` rows: (first row, float32 [rows,
         width]).
         """
-        for first in range(0, stack.rows, block_rows):
-            last = min(first + block_rows, stack.rows)
-            pieces, start = [], 0
-            for name, rows in stack.parts:
-                low, high = max(first - start, 0), min(last - start, rows)
-                if low < high:
-                    pieces.append(self.tensor_rows(name, low, high))
-                start += rows
+        for first, runs in stack.runs(block_rows):
+            pieces = [self.tensor_rows(*run) for run in runs]
             yield first, pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def vectors(self, stack: Stack) -> NDArray[np.float32]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 LONGEST_HEADER = 100_000_000  # the format's own limit
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+_FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
+_ITEM_BYTES = {**_FLOATS, "U8": 1, "I8": 1}
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,17 @@ class _Tensor:
 class FolderCheckpoint(Checkpoint):
     """A Hugging Face model folder. UserError for missing, damaged or unsupported files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, raw: RawConfig) -> None:
         self.where = str(folder)
         self.name = folder.resolve().name
         self._folder = folder
         self._files: list[BinaryIO] = []
         self._tensors: dict[str, _Tensor] = {}
-        config_path = folder / "config.json"
-        raw = RawConfig(
-            _read_object(config_path, "not a Hugging Face model folder"), str(config_path)
-        )
         architectures = raw.get("architectures")
         architecture = (
             architectures[0] if isinstance(architectures, list) and architectures else None
         )
-        self.family = find_family(str(raw.get("model_type")), str(config_path), architecture)
+        self.family = find_family(str(raw.get("model_type")), raw.where, architecture)
         self.config = self.family.read(raw)
         try:
             self._open_tensors()
@@ -78,28 +75,33 @@ class FolderCheckpoint(Checkpoint):
 
     def tensor_rows(self, name: str, first: int, last: int) -> NDArray[np.float32]:
         width = self._tensors[name].shape[1]
-        return self._read(name, first * width, last * width).reshape(last - first, width)
+        return self._floats(name, first * width, last * width).reshape(last - first, width)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        return self._read(name, 0, self._tensors[name].shape[0])
+        return self._floats(name, 0, self._tensors[name].shape[0])
 
-    def _read(self, name: str, first: int, last: int) -> NDArray[np.float32]:
+    def _floats(self, name: str, first: int, last: int) -> NDArray[np.float32]:
         """Elements ``first`` to ``last - 1`` of the flattened tensor."""
-        tensor = self._tensors[name]
-        size = _ITEM_BYTES.get(tensor.dtype)
-        if size is None:
-            known = ", ".join(_ITEM_BYTES)
+        dtype = self._tensors[name].dtype
+        if dtype not in _FLOATS:
+            known = ", ".join(_FLOATS)
             raise UserError(
-                f"{self.where}: tensor {name} has dtype {tensor.dtype}; only {known} can be read"
+                f"{self.where}: tensor {name} has dtype {dtype}; only {known} can be read"
             )
+        data = self._bytes(name, first, last, _FLOATS[dtype])
+        if dtype == "BF16":
+            # numpy has no bfloat16: it is the upper half of a float32.
+            return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        return np.frombuffer(data, "<f4" if dtype == "F32" else "<f2").astype(np.float32)
+
+    def _bytes(self, name: str, first: int, last: int, size: int) -> bytes:
+        """Items ``first`` to ``last - 1`` of the flattened tensor, of ``size`` bytes each."""
+        tensor = self._tensors[name]
         tensor.file.seek(tensor.offset + first * size)
         data = tensor.file.read((last - first) * size)
         if len(data) != (last - first) * size:
             raise UserError(f"{self.where}: could not read tensor {name}: its file became shorter")
-        if tensor.dtype == "BF16":
-            # numpy has no bfloat16: it is the upper half of a float32.
-            return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-        return np.frombuffer(data, "<f4" if tensor.dtype == "F32" else "<f2").astype(np.float32)
+        return data
 
     def _open_tensors(self) -> None:
         if (self._folder / INDEX_FILE).is_file():
@@ -191,6 +193,12 @@ def _tensor(file: BinaryIO, entry: Any, start: int, size: int, where: str) -> _T
             f"{where}: {last - first} bytes do not hold {dtype}{list(shape)}; the file is damaged"
         )
     return _Tensor(file, str(dtype), shape, start + first)
+
+
+def read_config(folder: Path) -> RawConfig:
+    """config.json of a model folder. UserError where there is none, or it is no JSON object."""
+    path = folder / "config.json"
+    return RawConfig(_read_object(path, "not a Hugging Face model folder"), str(path))
 
 
 def _read_object(path: Path, otherwise: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitmtp_edge.export.checkpoints.ternary_folder import pack_ternary, write_ternary_checkpoint
 from bitmtp_edge.text.tokenizer import byte_characters
 
 Floats = NDArray[np.float32]
@@ -198,6 +199,66 @@ def write_folder(
         weight_map.update(dict.fromkeys(part, shard))
     index_file = folder / "model.safetensors.index.json"
     index_file.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return Tiny(folder, values, found)
+
+
+def ternary_tensors(
+    values: Mapping[str, Any], masks: int, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, Floats]]:
+    """Random weights of a trained ternary checkpoint with ``masks`` mask embeddings: as its file
+    stores them, and their fp32 values.
+    """
+    random = np.random.default_rng(seed)
+    group = values["quantization_config"]["group_size"]
+    stored: dict[str, Any] = {}
+    found: dict[str, Floats] = {}
+    for name, weights in tensors(values, seed).items():
+        if weights.ndim == 1:
+            stored[name] = found[name] = weights
+            continue
+        rows, width = weights.shape
+        if name in ("model.embed_tokens.weight", "lm_head.weight"):
+            codes = random.integers(-127, 128, weights.shape, np.int8)
+            scales = random.uniform(1e-4, 2e-3, rows).astype(np.float16)
+            steps = scales[:, None].astype(np.float32)
+            stored[name] = codes
+        else:
+            codes = random.integers(-1, 2, weights.shape, np.int8)
+            shape = (rows, -(-width // group)) if group else (1,)
+            # Three octaves apart, so that parts of a fused projection cannot be mixed up.
+            scales = (2.0 ** random.uniform(-6, -3, shape)).astype(np.float16)
+            steps = np.repeat(scales.astype(np.float32), group or 1, axis=-1)
+            steps = steps[..., :width] if group else steps
+            stored[name] = pack_ternary(codes)
+        stored[f"{name}_scale"] = scales
+        found[name] = codes * steps
+    if masks:
+        table = random.normal(0, 0.05, (masks, values["hidden_size"])).astype(np.float32)
+        stored["model.mask_embeddings.weight"] = found["model.mask_embeddings.weight"] = table
+    return stored, found
+
+
+def tiny_ternary(
+    folder: Path,
+    *,
+    group_size: int = 64,
+    block: int | None = 4,
+    masks: int = 1,
+    attention: str = "causal",
+    seed: int = 0,
+    **changes: Any,
+) -> Tiny:
+    """A trained ternary checkpoint; ``tensors`` are its fp32 view. block None: no mask embeddings.
+    ``changes`` go to :func:`config`.
+    """
+    values = config(**changes)
+    values["quantization_config"] = {"quant_method": "bitmtp-ternary", "group_size": group_size}
+    if block is not None:
+        values["bitmtp"] = {"block": block, "block_attention": attention}
+    stored, found = ternary_tensors(values, masks if block else 0, seed)
+    named = {"eos_token": "<|im_end|>", "chat_template": TEMPLATE}
+    texts = {"tokenizer.json": tokenizer_json(), "tokenizer_config.json": json.dumps(named)}
+    write_ternary_checkpoint(folder, values, stored, texts)
     return Tiny(folder, values, found)
 
 
