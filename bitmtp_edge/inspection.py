@@ -9,6 +9,8 @@ from .bundle import WEIGHTS_FILE, Bundle
 from .decode.replay_states import ReplayStates
 from .operators import Node, kv_row_specs
 
+PLANES = ("base", "refinement", "ternary", "int8", "scales")
+
 
 def kv_bytes_per_token(bundle: Bundle) -> dict[str, int]:
     """Bytes that one token's K and V take over all layers: in fp16, KV8 (both planes) and KV4.
@@ -22,12 +24,13 @@ def kv_bytes_per_token(bundle: Bundle) -> dict[str, int]:
 
 
 def plane_bytes(bundle: Bundle) -> dict[str, int]:
-    """Bytes of weights.bin by plane: base, refinement, scales, and the rest under "other"."""
-    planes = {"base": 0, "refinement": 0, "scales": 0, "other": 0}
+    """Bytes of weights.bin by plane: those of :data:`PLANES` that there are, and the rest under
+    "other"."""
+    sizes = dict.fromkeys((*PLANES, "other"), 0)
     for name, entry in bundle.tensors.items():
         plane = name.rpartition(".")[2]
-        planes[plane if plane in planes else "other"] += entry.bytes
-    return planes
+        sizes[plane if plane in PLANES else "other"] += entry.bytes
+    return {plane: size for plane, size in sizes.items() if size}
 
 
 def role_weight_bytes(bundle: Bundle, role: str) -> int:

@@ -112,6 +112,9 @@ def _compare(
         room = min(segment, bundle.model.context) - width
         history = int(random.integers(0, max(1, min(room, 150)))) if index else 0
         tokens = random.integers(0, bundle.model.vocab_size, history + width).tolist()
+        if role == "draft" and bundle.model.mask_embeddings:
+            for slot in range(int(random.integers(0, width))):  # masks close a draft window
+                tokens[-1 - slot] = -1 - int(random.integers(bundle.model.mask_embeddings))
         promoted = _play_history(engine, bundle, tokens[:history])
         _play_history(reference, bundle, tokens[:history])
         state = ReplayState(width, width, segment, role)

@@ -29,7 +29,7 @@ class Matrix:
     @property
     def planes(self) -> tuple[str, ...]:
         """Suffixes of its code tensors' names."""
-        return ("base", "refinement") if self.kind == "dual" else ("packed",)
+        return ("base", "refinement") if self.kind == "dual" else (self.kind,)
 
     def specs(self) -> Iterator[tuple[str, Spec]]:
         """(suffix, (dtype, shape)) of each of its tensors."""

@@ -263,7 +263,7 @@ def _copy_codes(
 ) -> None:
     stack = matrix.stack
     for first, (codes, scales) in checkpoint.code_blocks(stack, _block_rows(stack)):
-        writer.write_matrix(name, {"packed": codes}, CODE_BITS[matrix.kind], scales, first)
+        writer.write_matrix(name, {matrix.kind: codes}, CODE_BITS[matrix.kind], scales, first)
         progress.advance(codes.size)
 
 

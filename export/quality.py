@@ -19,18 +19,20 @@ from bitmtp_edge.session import Session
 from .checkpoints import open_checkpoint
 from .reference_model import reference_logits
 
+_NESTED: dict[Role, str] = {"verify": "W8A8 (verify)", "draft": "W4A8 (draft)"}
+_TERNARY: dict[Role, str] = {"verify": "W2A8"}
 WINDOW = 500  # tokens of a text piece, each from position 0
 
 
 @dataclass(frozen=True)
 class Quality:
-    """One model on the text. agreement and agreement_w8: share of positions whose argmax is the
-    fp32 model's and the verify role's."""
+    """One model on the text. agreement and agreement_verify: share of positions whose argmax is
+    the fp32 model's and the verify role's."""
 
     model: str
     perplexity: float
     agreement: float
-    agreement_w8: float
+    agreement_verify: float
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ def measure_quality(
 ) -> list[Quality]:
     """Perplexity and argmax agreement over the first ``positions`` positions of ``text``.
 
-    The rows: the fp32 model, the same with int8 activations alone, W8A8 (verify role) and W4A8
-    (draft role). Raises UserError for a text that is too short or a source of another vocabulary.
+    The rows: the fp32 model, the same with int8 activations alone, and the bundle's roles: W8A8
+    (verify) and W4A8 (draft) of nested weights, W2A8 of ternary ones, whose roles are the same.
+    Raises UserError for a text that is too short or a source of another vocabulary.
     """
     bundle, engine = session.bundle, session.engine
     tokens = session.tokenizer.encode(text, parse_special=False)
@@ -64,17 +67,18 @@ def measure_quality(
         fp32 = _score(windows, reference_logits(checkpoint, windows))
         progress("fp32 weights, int8 activations")
         int8 = _score(windows, reference_logits(checkpoint, windows, int8_activations=True))
-    progress("W8A8, the verify role")
-    w8 = _score(windows, _engine_logits(engine, bundle, windows, "verify"))
-    progress("W4A8, the draft role")
-    w4 = _score(windows, _engine_logits(engine, bundle, windows, "draft"))
-    rows = {"fp32": fp32, "fp32, int8 activations": int8, "W8A8 (verify)": w8, "W4A8 (draft)": w4}
+    rows = {"fp32": fp32, "fp32, int8 activations": int8}
+    roles = _TERNARY if bundle.model.weights == "ternary" else _NESTED
+    for role, name in roles.items():
+        progress(name)
+        rows[name] = _score(windows, _engine_logits(engine, bundle, windows, role))
+    verify = rows[roles["verify"]]
     return [
         Quality(
             name,
             scores.perplexity(),
             float((scores.argmax == fp32.argmax).mean()),
-            float((scores.argmax == w8.argmax).mean()),
+            float((scores.argmax == verify.argmax).mean()),
         )
         for name, scores in rows.items()
     ]

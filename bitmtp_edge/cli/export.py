@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from ..errors import UserError
+from .signals import terminate_as_interrupt
 
 
 @click.command(name="export", help=__doc__)
@@ -18,38 +17,36 @@ from ..errors import UserError
 )
 @click.option(
     "--weights",
-    type=click.Choice(["nested"]),
-    default="nested",
-    show_default=True,
-    help="Weight recipe.",
+    type=click.Choice(["nested", "ternary"]),
+    help="What to expect: trained ternary codes, or floating point, which is exported as nested "
+    "weights [default: whichever SRC has].",
 )
 @click.option(
     "--kv",
     type=click.Choice(["nested", "fp16"]),
-    default="nested",
-    show_default=True,
-    help="How keys and values are kept: nested 4+4 bits, or 16 bits.",
+    help="How keys and values are kept: nested 4+4 bits, or 16 bits [default: nested for nested "
+    "weights, fp16 for ternary].",
 )
 @click.option(
     "--context", type=int, metavar="N", help="Tokens the bundle serves [default: the checkpoint's]."
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
 def command(
-    source: Path, target: Path, weights: str, kv: str, context: int | None, force: bool
+    source: Path,
+    target: Path,
+    weights: str | None,
+    kv: str | None,
+    context: int | None,
+    force: bool,
 ) -> None:
     from bitmtp_edge.export.pipeline import export_bundle
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)  # as Ctrl-C: what was written is removed again
+    terminate_as_interrupt()  # what was written is removed again
     try:
-        bundle = export_bundle(source, target, kv=kv, context=context, force=force)
+        bundle = export_bundle(source, target, weights=weights, kv=kv, context=context, force=force)
     except KeyboardInterrupt:
         raise UserError(f"export interrupted: {target} was not written") from None
     size = sum(entry.bytes for entry in bundle.manifest.files.values())
     click.echo(
         f"{target}: {bundle.model.name}, {bundle.model.weights} weights, {size / 2**20:.1f} MiB"
     )
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

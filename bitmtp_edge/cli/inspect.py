@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ..bundle import Bundle
+from ..bundle import Bundle, DecodingDefaults, ModelFacts
 from ..inspection import summarise
 
 
@@ -31,6 +31,7 @@ def command(bundle: str, as_json: bool, no_hashes: bool) -> None:
         ("context", f"{model.context:,} tokens"),
         ("weights", f"{model.weights}, {_mib(facts['weights_bytes'])}"),
         *((f"  {name}", _mib(size)) for name, size in planes.items()),
+        ("masks", _masks(model)),
         ("a step reads", f"draft {_mib(step['draft'])}, verify {_mib(step['verify'])}"),
         ("KV a token", f"fp16 {kv['fp16']:,} B, KV8 {kv['kv8']:,} B, KV4 {kv['kv4']:,} B"),
         ("KV stored as", model.kv),
@@ -40,11 +41,28 @@ def command(bundle: str, as_json: bool, no_hashes: bool) -> None:
         ("  KV buffer", ", ".join(_mib(size) for size in facts["kv_buffer_bytes"].values())),
         ("replay states", str(len(facts["replay_states"]))),
         ("operators", ", ".join(facts["operators"])),
-        ("decoding", f"{opened.decoding.policy}, gamma {opened.decoding.gamma}"),
+        ("decoding", _decoding(opened.decoding)),
     ]
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
         click.echo(f"{label:{width}}  {text}")
+
+
+def _decoding(defaults: DecodingDefaults) -> str:
+    settings = {
+        "gamma": defaults.gamma,
+        "block": defaults.block,
+        "tau": defaults.tau,
+        "min-prefix": defaults.min_prefix,
+    }
+    given = [f"{name} {value}" for name, value in settings.items() if value is not None]
+    return ", ".join([defaults.policy, *given])
+
+
+def _masks(model: ModelFacts) -> str:
+    if not model.mask_embeddings:
+        return "none"
+    return f"{model.mask_embeddings}, {model.block_attention} blocks"
 
 
 def _mib(size: int) -> str:

@@ -64,12 +64,14 @@ def command(
     click.echo(f"fp32 is {source}, dequantised")
     click.echo()
     width = max(len(row.model) for row in rows)
-    click.echo(f"{'model':{width}}  perplexity  to fp32  argmax as fp32  as W8A8")
+    click.echo(f"{'model':{width}}  perplexity  to fp32  argmax as fp32  as verify")
     for row in rows:
         click.echo(
             f"{row.model:{width}}  {row.perplexity:10.3f}  {row.perplexity / fp32:7.4f}  "
-            f"{row.agreement:14.1%}  {row.agreement_w8:7.1%}"
+            f"{row.agreement:14.1%}  {row.agreement_verify:9.1%}"
         )
+    if session.bundle.model.weights != "nested":
+        return
     click.echo()
     click.echo(
         "W8A8 can be better than int8 activations alone: export smooths activations (it moves loud "

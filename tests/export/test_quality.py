@@ -34,12 +34,12 @@ def test_the_table(tiny_bundle: Bundle, tiny_llama: Tiny) -> None:
     rows = _measure(tiny_bundle, tiny_llama.path, TEXT, 600, lines.append)
     assert [row.model for row in rows] == MODELS and len(lines) == 4
     fp32, int8, w8, w4 = rows
-    assert fp32.agreement == 1 and w8.agreement_w8 == 1
-    assert fp32.agreement_w8 == w8.agreement
+    assert fp32.agreement == 1 and w8.agreement_verify == 1
+    assert fp32.agreement_verify == w8.agreement
     for row in (int8, w8):
         assert abs(row.perplexity / fp32.perplexity - 1) < 0.1
         assert row.agreement > 0.85
-    assert w4.agreement < w8.agreement and w4.agreement_w8 < 1
+    assert w4.agreement < w8.agreement and w4.agreement_verify < 1
 
 
 @pytest.mark.parametrize("positions", [1, 499, 501])
@@ -96,7 +96,7 @@ def test_the_verb(
     assert about.startswith(f"60 positions of {text_file}, in windows of up to 500 ")
     assert fp32 == f"fp32 is {tiny_llama.path}, dequantised"
     assert smoothed.startswith("W8A8 can be better than int8 activations alone: export smooths")
-    assert " ".join(head.split()) == "model perplexity to fp32 argmax as fp32 as W8A8"
+    assert " ".join(head.split()) == "model perplexity to fp32 argmax as fp32 as verify"
     assert [line[:24].strip() for line in lines] == MODELS
     assert lines[0].split()[-3:-1] == ["1.0000", "100.0%"]
     assert len({len(line) for line in (head, *lines)}) == 1
@@ -107,7 +107,7 @@ def test_the_verb(
     assert told["positions"] == 60
     assert (told["source"], told["text"]) == (str(tiny_llama.path), str(text_file))
     assert [model["model"] for model in told["models"]] == MODELS
-    keys = {"model", "perplexity", "ratio", "agreement", "agreement_w8"}
+    keys = {"model", "perplexity", "ratio", "agreement", "agreement_verify"}
     assert all(model.keys() == keys for model in told["models"])
     assert told["models"][0]["ratio"] == 1
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bitmtp_edge.bundle import GRAPH_FILES, Bundle
+from bitmtp_edge.bundle import BUNDLE_FILE, GRAPH_FILES, Bundle
+from bitmtp_edge.cli import main
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import ReplayState, Role
 from bitmtp_edge.engines.registry import open_engine
+from bitmtp_edge.export import pipeline
 from bitmtp_edge.export.checkpoints import open_checkpoint
-from bitmtp_edge.export.checkpoints.ternary_folder import pack_ternary, unpack_ternary
 from bitmtp_edge.export.pipeline import export_bundle
 from bitmtp_edge.export.reference_model import reference_logits
 from bitmtp_edge.layout import unpack_scales, unpack_weight
@@ -49,21 +54,6 @@ def _stacked(tiny: Tiny, layer: int, *names: str) -> Floats:
     return np.concatenate([tiny.tensors[f"model.layers.{layer}.{name}.weight"] for name in names])
 
 
-@pytest.mark.parametrize("codes", [[[0, 1, -1, 1]], [[1] * 8, [-1] * 8, [0] * 8]])
-def test_packing(codes: list[list[int]]) -> None:
-    values = np.array(codes, np.int8)
-    packed = pack_ternary(values)
-    assert packed.dtype == np.uint8
-    assert packed[0, 0] == sum((code + 1) << 2 * i for i, code in enumerate(codes[0][:4]))
-    assert np.array_equal(unpack_ternary(packed), values)
-
-
-@pytest.mark.parametrize("codes", [[[0, 1, -1]], [[2, 0, 0, 0]], [[-128, 0, 0, 0]]])
-def test_what_cannot_be_packed(codes: list[list[int]]) -> None:
-    with pytest.raises(ValueError, match="no ternary codes"):
-        pack_ternary(np.array(codes, np.int8))
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_bundle_holds_the_codes(variant: dict[str, Any], tmp_path: Path) -> None:
     source = tiny_ternary(tmp_path / "m", **variant)
@@ -92,9 +82,9 @@ def test_the_bundle_holds_the_codes(variant: dict[str, Any], tmp_path: Path) -> 
 
 
 def test_a_tied_table_is_stored_once(tiny_ternary_bundle: Bundle) -> None:
-    assert "head.packed" not in tiny_ternary_bundle.tensors
+    assert "head.int8" not in tiny_ternary_bundle.tensors
     nodes = tiny_ternary_bundle.nodes("verify")
-    assert nodes[0].input("table") == nodes[-1].input("table") == "embedding.packed"
+    assert nodes[0].input("table") == nodes[-1].input("table") == "embedding.int8"
     assert nodes[0].input("mask_embeddings") == "mask_embeddings"
 
 
@@ -167,3 +157,70 @@ def _logits(bundle: Bundle, name: str, role: Role, tokens: list[int]) -> Floats:
         logits = engine.replay(state, causal_window(tokens, 0, [], width, width, width)).logits
     assert logits is not None
     return logits
+
+
+# ---- the same bytes ------------------------------------------------------------------------------
+
+EXPORT = "import sys; from bitmtp_edge.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_the_same_checkpoint_gives_the_same_bytes(
+    tiny_ternary_checkpoint: Tiny,
+    tiny_ternary_bundle: Bundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pipeline, "BLOCK_WEIGHTS", 1)  # tile by tile
+    again = export_bundle(tiny_ternary_checkpoint.path, tmp_path / "again")
+    assert _hashes(again.path) == _hashes(tiny_ternary_bundle.path)
+
+
+@pytest.mark.parametrize("threads", ["1", "4"])
+def test_another_process_gives_the_same_bytes(
+    threads: str, tiny_ternary_checkpoint: Tiny, tiny_ternary_bundle: Bundle, tmp_path: Path
+) -> None:
+    """Another order of hashes, another number of threads: bundle.json has every file's SHA-256."""
+    settings = {
+        "PYTHONHASHSEED": threads,
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+    }
+    target = tmp_path / "b"
+    command = [sys.executable, "-c", EXPORT, "export", tiny_ternary_checkpoint.path, "-o", target]
+    subprocess.run(command, check=True, env={**os.environ, **settings}, cwd=tmp_path)
+    first, second = tiny_ternary_bundle.path / BUNDLE_FILE, target / BUNDLE_FILE
+    assert first.read_bytes() == second.read_bytes()
+
+
+# ---- the verbs -----------------------------------------------------------------------------------
+
+
+def test_the_verbs(
+    tiny_ternary_checkpoint: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = str(tiny_ternary_checkpoint.path), str(tmp_path / "b")
+    assert main(["export", source, "-o", target]) == 0
+    shown = capsys.readouterr()
+    assert "ternary weights" in shown.out and "100%" in shown.err
+
+    assert main(["verify", target, "--windows", "4", "--json"]) == 0
+    (engine,) = json.loads(capsys.readouterr().out)["engines"]
+    assert engine["fault"] is None and engine["operators"] == 4 * (8 * LAYERS + 3)
+
+    assert main(["inspect", target]) == 0
+    shown = capsys.readouterr()
+    table = {line[:14].strip(): line[14:].strip() for line in shown.out.splitlines()}
+    assert {"ternary", "int8", "scales", "other"} <= table.keys() and "base" not in table
+    assert table["masks"] == "1, causal blocks"
+    assert table["decoding"] == "hybrid, block 4, tau 0.9, min-prefix 2"
+
+    text = tmp_path / "text.txt"
+    text.write_text("in the heat another " * 10)
+    options = ["--source", source, "--text", str(text), "--positions", "60"]
+    assert main(["quality", target, *options]) == 0
+    assert "smooth" not in capsys.readouterr().out
+    assert main(["quality", target, *options, "--json"]) == 0
+    fp32, int8, bundle = json.loads(capsys.readouterr().out)["models"]
+    assert bundle["model"] == "W2A8" and bundle["agreement_verify"] == 1
+    assert abs(bundle["ratio"] - int8["ratio"]) < 0.02
+    assert fp32["ratio"] == 1
