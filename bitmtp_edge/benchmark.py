@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
@@ -282,7 +282,7 @@ def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | Non
     return PolicyReport(
         policy=sample.policy.name,
         gamma=sample.gamma,
-        settings=asdict(sample.policy),
+        settings=sample.policy.settings,
         replies=len(replies),
         generated_tokens=sum(reply.generated_tokens for reply in replies),
         prefill_tokens_per_s=_median(r.prompt_tokens / r.prefill_s for r in replies if r.prefill_s),

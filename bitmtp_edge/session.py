@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
-from .decode import POLICIES
+from .decode import POLICIES, check_used
 from .decode.generate import GenerationResult, generate
 from .decode.loop import Decoder
-from .decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from .decode.policies import (
+    AutoRegressive,
+    ConfidenceOnly,
+    Hybrid,
+    NestedSelfSpeculation,
+    Policy,
+    SpeculativeOnly,
+)
 from .decode.replay_states import ReplayStates
 from .decode.sampling import SamplingParams
 from .decode.stopping import StopRules
@@ -94,28 +101,61 @@ class Session:
         blocks = self.bundle.decoding.block is not None
         return tuple(name for name in POLICIES if drafts.get(name, blocks))
 
-    def policy(self, name: str | None = None, gamma: int | None = None) -> Policy:
+    def policy(
+        self,
+        name: str | None = None,
+        gamma: int | None = None,
+        *,
+        block: int | None = None,
+        tau: float | None = None,
+        min_prefix: int | None = None,
+    ) -> Policy:
         """A policy of :data:`POLICIES`; None takes what the bundle was exported with.
 
-        Raises UserError for another name, or gamma out of range.
+        The bundle's min_prefix holds where the block is long enough for it. Raises UserError for
+        another name, a policy that the bundle cannot serve, a number out of range, and one that the
+        policy has no use for.
         """
         defaults = self.bundle.decoding
         name = defaults.policy if name is None else name
+        if name not in POLICIES:
+            raise UserError(f"no policy {name!r}: choose {' or '.join(POLICIES)}")
+        if name not in self.policies:
+            lack = "no base plane" if name == "nested" else "no mask embeddings"
+            raise UserError(
+                f"policy {name} does not fit {self.bundle.path}: its model has {lack} to draft "
+                f"with; choose {' or '.join(self.policies)}"
+            )
+        check_used([name], gamma=gamma, block=block, tau=tau, min_prefix=min_prefix)
         if name == "ar":
             return AutoRegressive()
         if name == "nested":
             gamma = defaults.gamma if gamma is None else gamma
-            if defaults.gamma is None or gamma is None:
-                raise UserError(
-                    f"{self.bundle.path}: its weights have one plane, so policy nested has no "
-                    f"cheaper draft: choose {' or '.join(self.policies)}"
-                )
-            return NestedSelfSpeculation(
-                gamma,
-                defaults.kv4_from_segment,
-                defaults.recent_n,
+            assert gamma is not None, "a bundle that serves policy nested has a gamma"
+            return NestedSelfSpeculation(gamma, defaults.kv4_from_segment, defaults.recent_n)
+        trained = defaults.block
+        assert trained is not None and defaults.tau is not None and defaults.min_prefix is not None
+        block = trained if block is None else self._checked_block(block, trained)
+        if name == "speculative":
+            return SpeculativeOnly(block)
+        tau = defaults.tau if tau is None else tau
+        if name == "confidence":
+            return ConfidenceOnly(block, tau)
+        least = min(defaults.min_prefix, block) if min_prefix is None else min_prefix
+        return Hybrid(block, tau, least)
+
+    def _checked_block(self, block: int, trained: int) -> int:
+        if block > trained:
+            raise UserError(
+                f"block is {block}, but this model was trained for blocks of {trained} tokens: "
+                f"expected 2 to {trained}"
             )
-        raise UserError(f"no policy {name!r}: choose {' or '.join(POLICIES)}")
+        if block != trained and self.bundle.model.block_attention == "full":
+            raise UserError(
+                f"block is {block}, but this model was trained with full attention in blocks of "
+                f"{trained} tokens, and drafts in no other: leave the block out"
+            )
+        return block
 
     def decoder(
         self,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from ..decode import POLICIES
+from ..decode import POLICIES, SETTINGS, check_used
 from ..progress import Progress
 from .options import (
     Count,
     EngineChoice,
+    PolicyChoice,
+    block_option,
     bundle_argument,
-    check_gamma,
     engine_options,
+    gamma_option,
     max_new_tokens_option,
+    threshold_options,
 )
 
 if TYPE_CHECKING:
@@ -43,15 +47,9 @@ FEW_STEPS = 20  # a median of fewer tells little
     type=click.Choice(POLICIES),
     help="Policy to measure; may be repeated [default: all that the bundle has].",
 )
-@click.option(
-    "--gamma",
-    "gammas",
-    multiple=True,
-    type=Count,
-    metavar="N",
-    help="Drafts an iteration of policy nested; may be repeated, to compare several in one run "
-    "[default: the bundle's].",
-)
+@gamma_option("gammas", multiple=True)
+@block_option("blocks", multiple=True)
+@threshold_options
 @click.option("--repeat", type=Count, default=3, show_default=True, metavar="N", help="Rounds.")
 @max_new_tokens_option(128)
 @engine_options
@@ -63,6 +61,9 @@ def command(
     prompt_file: str,
     names: tuple[str, ...],
     gammas: tuple[int, ...],
+    blocks: tuple[int, ...],
+    tau: float | None,
+    min_prefix: int | None,
     repeat: int,
     max_new_tokens: int,
     engine: EngineChoice,
@@ -70,14 +71,13 @@ def command(
 ) -> None:
     from ..benchmark import benchmark, read_prompts
 
-    if gammas and names and "nested" not in names:
-        check_gamma(names[0], gammas[0])
     prompts = read_prompts(prompt_file)
+    check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
     with engine.open(bundle) as session:
         policies = [
-            session.policy(name, gamma)
+            choice.of(session)
             for name in dict.fromkeys(names or session.policies)
-            for gamma in (dict.fromkeys(gammas or [None]) if name == "nested" else [None])
+            for choice in choices(name, gammas, blocks, tau, min_prefix)
         ]
         with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:
             report = benchmark(
@@ -94,6 +94,28 @@ def command(
         _print(report)
     if not report.ok:
         ctx.exit(DIFFERS)
+
+
+def choices(
+    name: str,
+    gammas: Sequence[int],
+    blocks: Sequence[int],
+    tau: float | None,
+    min_prefix: int | None,
+) -> list[PolicyChoice]:
+    """Policy ``name`` with each of the settings that it has."""
+    own = SETTINGS[name]
+    return [
+        PolicyChoice(
+            name,
+            gamma,
+            block,
+            tau if "tau" in own else None,
+            min_prefix if "min_prefix" in own else None,
+        )
+        for gamma in dict.fromkeys((gammas if "gamma" in own else ()) or (None,))
+        for block in dict.fromkeys((blocks if "block" in own else ()) or (None,))
+    ]
 
 
 def _print(report: BenchReport) -> None:

@@ -14,11 +14,13 @@ from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..decode.loop import Decoder
+    from ..decode.policies import Policy
     from ..decode.sampling import SamplingParams
     from ..session import Session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Count = click.IntRange(1)
+_COMPARE = "; may be repeated, to compare several in one run"
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,33 @@ class EngineChoice:
 
 
 @dataclass(frozen=True)
+class PolicyChoice:
+    """``--policy``, ``--gamma``, ``--block``, ``--tau``, ``--min-prefix``; None where the bundle's
+    own default holds."""
+
+    name: str | None
+    gamma: int | None
+    block: int | None
+    tau: float | None
+    min_prefix: int | None
+
+    def of(self, session: Session) -> Policy:
+        return session.policy(
+            self.name, self.gamma, block=self.block, tau=self.tau, min_prefix=self.min_prefix
+        )
+
+
+@dataclass(frozen=True)
 class DecodingChoice:
-    """``--policy``, ``--gamma``, ``--context``, ``--temperature``, ``--top-k``, ``--top-p``,
+    """``--policy`` and its settings, ``--context``, ``--temperature``, ``--top-k``, ``--top-p``,
     ``--seed``."""
 
-    policy: str | None
-    gamma: int | None
+    policy: PolicyChoice
     context: int | None
     sampling: SamplingParams
 
     def decoder(self, session: Session) -> Decoder:
-        policy = session.policy(self.policy, self.gamma)
-        check_gamma(policy.name, self.gamma)
+        policy = self.policy.of(session)
         return session.decoder(policy, sampling=self.sampling, context=self.context)
 
 
@@ -87,20 +104,78 @@ def engine_options(function: Function) -> Function:
 
 
 def policy_options(function: Function) -> Function:
-    """Adds ``policy`` and ``gamma``; None where the bundle's own default holds."""
+    """Adds the options of :class:`PolicyChoice`; the verb takes it as ``policy``."""
+
+    @wraps(function)
+    def gather(
+        *,
+        policy: str | None,
+        gamma: int | None,
+        block: int | None,
+        tau: float | None,
+        min_prefix: int | None,
+        **rest: Any,
+    ) -> Any:
+        return function(policy=PolicyChoice(policy, gamma, block, tau, min_prefix), **rest)
+
     return _with_options(
-        function,
+        gather,
         click.option(
             "--policy",
             type=click.Choice(POLICIES),
-            help="ar: a token at a time. nested: draft on the base plane, verify on both "
+            help="ar: a token at a time. nested: draft on the base plane, verify on both. "
+            "confidence, speculative, hybrid: draft blocks of tokens; commit those the model is "
+            "sure of, verify all, or verify where it is not sure of enough [default: the "
+            "bundle's].",
+        ),
+        gamma_option(),
+        block_option(),
+        threshold_options,
+    )
+
+
+def gamma_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
+    """``--gamma``, as the argument ``name``."""
+    return click.option(
+        "--gamma",
+        *name,
+        type=Count,
+        multiple=multiple,
+        metavar="N",
+        help=f"Drafts an iteration of policy nested{_COMPARE * multiple} [default: the bundle's].",
+    )
+
+
+def block_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
+    """``--block``, as the argument ``name``."""
+    return click.option(
+        "--block",
+        *name,
+        type=Count,
+        multiple=multiple,
+        metavar="N",
+        help="Tokens of a draft block, of policies confidence, speculative and hybrid"
+        f"{_COMPARE * multiple} [default: the bundle's].",
+    )
+
+
+def threshold_options(function: Function) -> Function:
+    """Adds ``tau`` and ``min_prefix``; None where the bundle's own default holds."""
+    return _with_options(
+        function,
+        click.option(
+            "--tau",
+            type=float,
+            metavar="P",
+            help="Probability from which on policies confidence and hybrid are sure of a draft "
             "[default: the bundle's].",
         ),
         click.option(
-            "--gamma",
+            "--min-prefix",
             type=Count,
             metavar="N",
-            help="Drafts an iteration of policy nested [default: the bundle's].",
+            help="Shortest run of sure drafts that policy hybrid commits unverified [default: the "
+            "bundle's].",
         ),
     )
 
@@ -111,8 +186,7 @@ def decoding_options(function: Function) -> Function:
     @wraps(function)
     def gather(
         *,
-        policy: str | None,
-        gamma: int | None,
+        policy: PolicyChoice,
         context: int | None,
         temperature: float,
         top_k: int,
@@ -128,7 +202,7 @@ def decoding_options(function: Function) -> Function:
                 "--top-k and --top-p have no effect at temperature 0, which takes the most likely "
                 "token: add --temperature, or leave them out"
             )
-        return function(decoding=DecodingChoice(policy, gamma, context, sampling), **rest)
+        return function(decoding=DecodingChoice(policy, context, sampling), **rest)
 
     return _with_options(
         policy_options(gather),
@@ -167,15 +241,6 @@ def decoding_options(function: Function) -> Function:
             help="Makes sampling repeatable [default: a new one each reply, which is told].",
         ),
     )
-
-
-def check_gamma(policy: str, gamma: int | None) -> None:
-    """Raises UserError for a gamma that ``policy`` would ignore."""
-    if gamma is not None and policy != "nested":
-        raise UserError(
-            f"--gamma has no effect on policy {policy}, which drafts nothing: leave it out, or add "
-            "--policy nested"
-        )
 
 
 def max_new_tokens_option(default: int) -> Callable[[Function], Function]:

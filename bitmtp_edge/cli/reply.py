@@ -86,6 +86,8 @@ def stats_line(result: GenerationResult) -> str:
     if result.draft_steps:
         parts.append(f"{result.tokens_per_iteration:.2f} tokens an iteration")
         parts.append(f"{sum(result.accepted_lengths)} of {result.drafted_tokens} drafts accepted")
+        if not all(result.verified):
+            parts.append(f"{sum(result.verified)} of {result.iterations} iterations verified")
     read = result.prompt_tokens - result.reused_tokens
     kept = f" ({result.reused_tokens} kept)" if result.reused_tokens else ""
     parts.append(f"prompt {read}{kept} in {result.prefill_s:.2f} s")

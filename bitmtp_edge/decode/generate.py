@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, Literal
 
-from bitmtp_edge.decode.loop import Decoder
+from bitmtp_edge.decode.loop import Decoder, Iteration
 from bitmtp_edge.decode.stopping import StopRules, StopScanner
 from bitmtp_edge.text.tokenizer import Tokenizer
 
@@ -23,8 +23,10 @@ class GenerationResult:
     ended the reply, or None.
 
     reused_tokens: prompt tokens whose rows were kept from the turn before. iterations, draft_steps,
-    verify_steps: of the decoding loop, without prefill. accepted_lengths: accepted drafts of each
+    verify_steps: of the decoding loop, without prefill. accepted_lengths: committed drafts of each
     iteration; what follows the end of the reply in its block is counted here, and nowhere else.
+    confident_lengths: the confidence prefix of each iteration, empty for a policy that asks for
+    none. verified: whether a verify step decided, for each iteration.
     drafted_tokens: drafts of these iterations, accepted or not.
     tokens_per_iteration is generated_tokens / iterations. decode_s starts after prefill, and
     tokens_per_s is generated_tokens / decode_s. A quotient is 0 where its divisor is.
@@ -44,6 +46,8 @@ class GenerationResult:
     iterations: int
     tokens_per_iteration: float
     accepted_lengths: list[int]
+    confident_lengths: list[int]
+    verified: list[bool]
     drafted_tokens: int
     draft_steps: int
     verify_steps: int
@@ -79,8 +83,7 @@ def generate(
     if 1 <= room < max_new_tokens:
         scanner = StopScanner(tokenizer, stop_rules, room)
     reason: FinishReason = "interrupted"
-    accepted: list[int] = []
-    drafted = 0
+    done: list[Iteration] = []
     reused = 0
     decode_began: float | None = None
     steps = dict(decoder.steps)
@@ -90,8 +93,7 @@ def generate(
         steps = dict(decoder.steps)
         decode_began = perf_counter()
         for iteration in decoder.iterations(len(prompt_ids) + max_new_tokens):
-            accepted.append(iteration.accepted)
-            drafted += iteration.drafted
+            done.append(iteration)
             result = scanner.push(iteration.tokens)
             if result.text and on_text is not None:
                 on_text(result.text)
@@ -115,10 +117,12 @@ def generate(
         prompt_tokens=len(prompt_ids),
         reused_tokens=reused,
         generated_tokens=len(token_ids),
-        iterations=len(accepted),
-        tokens_per_iteration=len(token_ids) / len(accepted) if accepted else 0.0,
-        accepted_lengths=accepted,
-        drafted_tokens=drafted,
+        iterations=len(done),
+        tokens_per_iteration=len(token_ids) / len(done) if done else 0.0,
+        accepted_lengths=[iteration.accepted for iteration in done],
+        confident_lengths=[it.confident for it in done if it.confident is not None],
+        verified=[iteration.verified for iteration in done],
+        drafted_tokens=sum(iteration.drafted for iteration in done),
         draft_steps=decoder.steps["draft"] - steps["draft"],
         verify_steps=decoder.steps["verify"] - steps["verify"],
         prefill_s=prefill_s,
@@ -126,6 +130,6 @@ def generate(
         tokens_per_s=len(token_ids) / decode_s if decode_s > 0 else 0.0,
         engine=decoder.engine.name,
         policy=decoder.policy.name,
-        policy_settings=asdict(decoder.policy),
+        policy_settings=decoder.policy.settings,
         sampling=asdict(decoder.choice.params),
     )

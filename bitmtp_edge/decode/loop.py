@@ -1,12 +1,17 @@
-"""The decoding loop: draft, verify, commit (BitMTP's Algorithm 1, BitNest's loop, and AR).
+"""The decoding loop (BitMTP's Algorithm 1, BitNest's loop, and AR).
 
-One iteration:
+One iteration, :func:`iterate`:
 
-    drafts = policy.draft(...)                          rows in the draft role, kept tentatively
-    window = tokens[start:] + drafts                    start = min(verified, n - 1), n tokens
-    a      = how many drafts the verifier agrees with
-    history[verified:] = rows of tokens and of a drafts
-    tokens += drafts[:a] + [the verifier's next token];   verified = drafted = n + a
+    q      = tokens[drafted:]                             pending; the last of them is the anchor
+    d      = policy.draft(...)                            after q: rows in the draft role
+    h      = how many drafts in a row are confident
+    commits of h that the policy takes unverified:
+             tokens += d[:h]                              pending for the next draft step
+    else verify:
+             window = tokens[start:] + d                  start = min(verified, n - 1), n tokens
+             a      = how many drafts the verifier agrees with
+             history[verified:] = rows of tokens and of a drafts
+             tokens += d[:a] + [the verifier's next token];   verified = drafted = n + a
 
 With no drafts that is an autoregressive step.
 """
@@ -24,20 +29,20 @@ from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import Engine, Role, StepOutput, check_window
 from bitmtp_edge.errors import UserError
 
-_NO_DRAFTS = Drafts()
-
 
 @dataclass(frozen=True)
 class Iteration:
     """What one iteration committed.
 
-    tokens: the committed tokens. drafted: tokens proposed. accepted: how many of them are among
-    ``tokens``. verified: whether a verify step decided. forced_end: the limit left room for fewer
-    drafts than the policy makes.
+    tokens: the committed tokens. drafted: tokens proposed. confident: h, how many of these, from
+    the first on, the policy holds for confident; None where it does not ask. accepted: how many of
+    them are among ``tokens``. verified: whether a verify step decided. forced_end: the limit left
+    room for fewer drafts than the policy makes.
     """
 
     tokens: list[int]
     drafted: int
+    confident: int | None
     accepted: int
     verified: bool
     forced_end: bool
@@ -47,8 +52,8 @@ class Decoder:
     """Decodes one sequence, turn after turn, on one engine that nothing else drives.
 
     ``context`` limits the tokens of a sequence below what ``states`` allow. ``check`` verifies
-    every window against the contract, slowly. Raises UserError if the policy's steps fit no state,
-    or for a context out of range.
+    every window against the contract, slowly. Raises UserError if the policy's steps fit no state
+    or it does not sample, or for a context out of range.
     """
 
     def __init__(
@@ -68,8 +73,13 @@ class Decoder:
                 "which is what the bundle was exported for"
             )
         policy.check(states)
+        if policy.greedy_only and sampling is not None and sampling.temperature > 0:
+            raise UserError(
+                f"policy {policy.name} commits the most likely tokens and does not sample: "
+                "leave the temperature at 0, or take policy speculative"
+            )
         self.engine = engine
-        self.states = states
+        self.states = states.with_draft_outputs(policy.draft_outputs)
         self.policy = policy
         self.choice = token_choice(sampling)
         self.prefix = AcceptedPrefix()
@@ -93,6 +103,7 @@ class Decoder:
                 f"{self.context - 1} and a reply: shorten the prompt or raise the context"
             )
         self.choice.restart()
+        self.policy.restart()
         self.prefix.resume(list(prompt_ids))
         kept = self.prefix.verified
         self._catch_up(progress)
@@ -105,49 +116,76 @@ class Decoder:
         at any time: then :meth:`truncate`, another turn or a new call of this go on from what was
         committed. Needs a prefill first.
         """
-        prefix, policy = self.prefix, self.policy
         limit = min(limit, self.context)
         self._catch_up()
-        while (n := len(prefix.tokens)) < limit:
-            count = min(policy.max_drafts, limit - n - 1)
-            self._reserve(n + count)
-            drafts = policy.draft(self, count) if count else _NO_DRAFTS
-            yield verify_step(self, drafts, forced_end=count < policy.max_drafts)
+        while len(self.prefix.tokens) < limit:
+            yield iterate(self, limit)
 
     def truncate(self, length: int) -> None:
         """Stops the sequence at ``length`` tokens, if it has more."""
         self.prefix.truncate(length)
 
     def step(
-        self, role: Role, start: int, drafts: Drafts, heads: int, kv4_length: int = 0
+        self,
+        role: Role,
+        start: int,
+        following: Sequence[int],
+        heads: int,
+        kv4_length: int = 0,
+        two_way: int = 0,
     ) -> StepOutput:
-        """Replays the causal window of the tokens and ``drafts`` from ``start``.
+        """Replays the window of the tokens from ``start`` and of ``following``, drafts or masks.
 
-        Row r of the output belongs to the r-th of the last ``heads`` rows.
+        Row r of the output belongs to the r-th of the last ``heads`` rows. kv4_length, two_way: as
+        in :func:`causal_window`.
         """
         tokens, logits = self.prefix.tokens, self.choice.logits
-        return self._replay(role, tokens, start, drafts.tokens, heads, kv4_length, logits)
+        return self._replay(role, tokens, start, following, heads, kv4_length, two_way, logits)
 
-    def promote_draft(self, rows: Sequence[int]) -> None:
-        """Keeps rows of the last draft step as tentative history, for later drafts to read."""
-        self.engine.promote(rows, self.prefix.drafted)
-        self.prefix.keep_drafted(len(rows))
+    def promote_draft(self, rows: int) -> None:
+        """Keeps the first rows of the last draft step as tentative history, for later drafts."""
+        self.engine.promote(range(rows), self.prefix.drafted)
+        self.prefix.keep_drafted(rows)
+
+    def fit_pending(self, most: int) -> None:
+        """Leaves at most ``most`` >= 1 tokens pending: prefills all but the anchor if more are."""
+        if len(self.prefix.tokens) - self.prefix.drafted > most:
+            self._catch_up()
+
+    def reserve(self, rows: int) -> None:
+        """Room for ``rows`` rows of history: grows before an iteration, never inside a step."""
+        if rows > self.engine.segment:
+            self.engine.grow(self.states.segment_for(rows), self.prefix.drafted)
+
+    def can_postpone(self, count: int) -> bool:
+        """Whether ``count`` more tokens without a verify step leave room for the next one's window.
+
+        Tokens whose rows are final do not count. The last draft step computed the others' rows, but
+        a verify step must again.
+        """
+        states = self.states
+        unverified = len(self.prefix.tokens) - self.prefix.verified
+        rows = unverified + count + self.policy.max_drafts
+        return states.draft_rows_final or rows <= states.verify_widths[-1]
 
     def _replay(
         self,
         role: Role,
         tokens: list[int],
         start: int,
-        drafts: Sequence[int],
+        following: Sequence[int],
         heads: int,
         kv4_length: int,
+        two_way: int,
         logits: bool,
     ) -> StepOutput:
-        rows = len(tokens) - start + len(drafts)
+        rows = len(tokens) - start + len(following)
         state = self.states.state(role, rows, heads, self.engine.segment, logits)
-        window = causal_window(tokens, start, drafts, state.width, heads, state.outputs, kv4_length)
+        window = causal_window(
+            tokens, start, following, state.width, heads, state.outputs, kv4_length, two_way
+        )
         if self._check:
-            check_window(state, window)
+            check_window(state, window, self.states.mask_embeddings, self.states.full_blocks)
         self.steps[role] += 1
         return self.engine.replay(state, window)
 
@@ -156,34 +194,46 @@ class Decoder:
         prefix = self.prefix
         total = len(prefix.tokens) - 1
         prefix.drop_tentative()
-        self._reserve(total)
+        self.reserve(total)
         while (done := prefix.verified) < total:
             rows = self.states.prefill_rows(total - done)
-            self._replay("verify", prefix.tokens[: done + rows], done, (), 1, 0, False)
+            self._replay("verify", prefix.tokens[: done + rows], done, (), 1, 0, 0, False)
             self.engine.promote(range(rows), done)
             prefix.keep_verified(rows)
             if progress is not None:
                 progress(done + rows, total)
 
-    def _reserve(self, rows: int) -> None:
-        """Room for ``rows`` rows of history: grows before an iteration, never inside a step."""
-        if rows > self.engine.segment:
-            self.engine.grow(self.states.segment_for(rows), self.prefix.drafted)
+
+def iterate(decoder: Decoder, limit: int) -> Iteration:
+    """One iteration of decoding, to at most ``limit`` tokens: draft, then commit or verify."""
+    policy, n = decoder.policy, len(decoder.prefix.tokens)
+    count = min(policy.max_drafts, limit - n - 1)
+    decoder.reserve(n + count)
+    drafts = policy.draft(decoder, count) if count else Drafts()
+    confident = policy.confident(drafts)
+    accepted = policy.unverified(confident) if count else 0
+    verified = accepted == 0 or not decoder.can_postpone(accepted)
+    if verified:
+        accepted, following = verify(decoder, drafts)
+        committed = [*drafts.tokens[:accepted], following]
+        decoder.prefix.commit(committed)
+    else:
+        committed = drafts.tokens[:accepted]
+        decoder.prefix.commit_unverified(committed)
+    return Iteration(committed, count, confident, accepted, verified, count < policy.max_drafts)
 
 
-def verify_step(decoder: Decoder, drafts: Drafts, forced_end: bool) -> Iteration:
-    """The verify step of every policy: commits the accepted drafts and the verifier's own token.
+def verify(decoder: Decoder, drafts: Drafts) -> tuple[int, int]:
+    """The verify step of every policy: how many drafts it accepts, and its own next token.
 
     Rows before ``verified`` are final; the window starts there, so it also replaces what was
     tentative. One that starts with a repeated anchor promotes from row 1 (BitMTP section 3.4).
     """
-    prefix, proposed = decoder.prefix, len(drafts.tokens)
+    prefix = decoder.prefix
     start, verified = prefix.verify_start, prefix.verified
-    output = decoder.step("verify", start, drafts, heads=proposed + 1)
-    accepted, following = decoder.choice.judge(output, drafts)
+    output = decoder.step("verify", start, drafts.tokens, heads=len(drafts.tokens) + 1)
+    accepted, following = decoder.policy.judge(decoder.choice, output, drafts)
     rows = range(verified - start, len(prefix.tokens) - start + accepted)
     if rows:
         decoder.engine.promote(rows, verified)
-    committed = [*drafts.tokens[:accepted], following]
-    prefix.commit(committed)
-    return Iteration(committed, proposed, accepted, True, forced_end)
+    return accepted, following

@@ -1,37 +1,79 @@
-"""Decoding policies: what a draft is made of. The verify step is the same for all (loop.py)."""
+"""Decoding policies: what a draft is made of, and when it is committed without a verify step.
+
+The verify step is the same for all (loop.py).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bitmtp_edge.decode.replay_states import ReplayStates
-from bitmtp_edge.decode.sampling import Drafts
+from bitmtp_edge.decode.sampling import Drafts, TokenChoice
+from bitmtp_edge.engines.base import StepOutput
 from bitmtp_edge.errors import UserError
 
 if TYPE_CHECKING:
     from bitmtp_edge.decode.loop import Decoder
 
 
-class Policy(Protocol):
-    """A dataclass, so that its settings can be reported beside its name."""
+class Policy(ABC):
+    """A dataclass, so that its settings can be reported beside its name.
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-    name: ClassVar[str]
+    The methods below that are not abstract say what a policy does that verifies every draft.
+    """
+
+    greedy_only: ClassVar[bool] = False
+    """Whether drafts are judged by their probability, which sampling has no use for."""
 
     @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
     def max_drafts(self) -> int:
         """Drafts of an iteration that the limit does not shorten."""
 
+    @property
+    def draft_outputs(self) -> int:
+        """Outputs of a draft step."""
+        return 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a result tells beside ``name``."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    def restart(self) -> None:  # noqa: B027  most policies keep nothing
+        """A new reply begins."""
+
+    @abstractmethod
     def check(self, states: ReplayStates) -> None:
         """Raises UserError if a step of this policy would fit no replay state."""
 
+    @abstractmethod
     def draft(self, decoder: Decoder, count: int) -> Drafts:
-        """``count`` <= ``max_drafts`` tokens that may follow ``decoder.prefix.tokens``."""
+        """``count``, 1 .. ``max_drafts``, tokens that may follow ``decoder.prefix.tokens``."""
+
+    def confident(self, drafts: Drafts) -> int | None:
+        """h, the length of the confidence prefix; None for a policy without one. Asked once an
+        iteration."""
+        return None
+
+    def unverified(self, confident: int | None) -> int:
+        """How many of the drafts to commit without a verify step, none where h is ``confident``:
+        0 asks for one."""
+        return 0
+
+    def judge(self, choice: TokenChoice, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
+        """How many drafts the verify step accepts, and its own next token."""
+        return choice.judge(output, drafts)
 
 
 @dataclass(frozen=True)
-class AutoRegressive:
+class AutoRegressive(Policy):
     """No drafts: every iteration is one verify step of one token."""
 
     name: ClassVar[str] = "ar"
@@ -45,7 +87,7 @@ class AutoRegressive:
 
 
 @dataclass(frozen=True)
-class NestedSelfSpeculation:
+class NestedSelfSpeculation(Policy):
     """BitNest: ``gamma`` single-token steps that read the base plane draft, both planes verify.
 
     In segments of at least ``kv4_from_segment`` rows a draft step also reads the history as KV4,
@@ -75,15 +117,123 @@ class NestedSelfSpeculation:
 
     def draft(self, decoder: Decoder, count: int) -> Drafts:
         drafts = Drafts()
+        decoder.fit_pending(1)
         start = decoder.prefix.drafted
         for history in range(start, start + count):
             if history > start:
-                decoder.promote_draft([0])  # the row of the token before, for this step to read
-            output = decoder.step("draft", history, drafts, 1, self._kv4_length(decoder, history))
-            decoder.choice.draw(output, drafts)
+                decoder.promote_draft(1)  # the row of the token before, for this step to read
+            kv4_length = self._kv4_length(decoder, history)
+            output = decoder.step("draft", history, drafts.tokens, 1, kv4_length)
+            decoder.choice.draw(output, 1, drafts)
         return drafts
 
     def _kv4_length(self, decoder: Decoder, history: int) -> int:
         if self.kv4_from_segment is None or decoder.engine.segment < self.kv4_from_segment:
             return 0
         return max(0, history - self.recent_n)
+
+
+@dataclass(frozen=True)
+class BlockPolicy(Policy):
+    """BitMTP: one draft step gives a block of ``block`` tokens (BitMTP section 3.2).
+
+    Its window is the pending tokens and block - 1 masks. The last pending token, the anchor,
+    predicts the first draft and each mask the next. Raises UserError for numbers out of range.
+    """
+
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.block < 2:
+            raise UserError(f"block is {self.block}: expected at least 2 tokens")
+
+    @property
+    def max_drafts(self) -> int:
+        return self.block
+
+    @property
+    def draft_outputs(self) -> int:
+        return self.block
+
+    def check(self, states: ReplayStates) -> None:
+        if not states.mask_embeddings:
+            raise UserError(
+                f"policy {self.name} drafts with mask embeddings, which this model has none of: "
+                "take policy ar or nested, or a model trained for multi-token drafts"
+            )
+        if states.mask_embeddings != 1 and self.block - 1 > states.mask_embeddings:
+            raise UserError(
+                f"block is {self.block}, but the model has {states.mask_embeddings} mask "
+                f"embeddings: expected at most {states.mask_embeddings + 1}"
+            )
+        states.width("draft", self.block, self.block)
+        states.width("verify", self.block + 1, self.block + 1)
+
+    def draft(self, decoder: Decoder, count: int) -> Drafts:
+        prefix, states = decoder.prefix, decoder.states
+        # Masks that see each other both ways were trained in whole blocks.
+        size = self.block if states.full_blocks else count
+        decoder.fit_pending(states.draft_widths[-1] - size + 1)
+        two_way = size - 1 if states.full_blocks else 0
+        output = decoder.step(
+            "draft", prefix.drafted, states.mask_ids(size - 1), size, two_way=two_way
+        )
+        decoder.promote_draft(len(prefix.tokens) - prefix.drafted)
+        if states.draft_rows_final:
+            prefix.settle()
+        drafts = Drafts()
+        decoder.choice.draw(output, count, drafts)
+        return drafts
+
+
+@dataclass(frozen=True)
+class SpeculativeOnly(BlockPolicy):
+    """Every draft block is verified: exactly the tokens of AR."""
+
+    name: ClassVar[str] = "speculative"
+
+
+@dataclass(frozen=True)
+class ConfidenceOnly(BlockPolicy):
+    """Commits the longest prefix of drafts of probability >= ``tau`` each, and at least one."""
+
+    tau: float
+
+    name: ClassVar[str] = "confidence"
+    greedy_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.tau <= 1:
+            raise UserError(f"tau is {self.tau}: expected a probability above 0, at most 1")
+
+    def confident(self, drafts: Drafts) -> int | None:
+        length = 0
+        for probability in drafts.probabilities:
+            if probability < self.tau:
+                break
+            length += 1
+        return length
+
+    def unverified(self, confident: int | None) -> int:
+        return max(confident or 0, 1)
+
+
+@dataclass(frozen=True)
+class Hybrid(ConfidenceOnly):
+    """Commits the confidence prefix where it has ``min_prefix`` tokens or more, else verifies."""
+
+    min_prefix: int
+
+    name: ClassVar[str] = "hybrid"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.min_prefix <= self.block:
+            raise UserError(
+                f"min_prefix is {self.min_prefix}: expected 1 to {self.block}, the block"
+            )
+
+    def unverified(self, confident: int | None) -> int:
+        length = confident or 0
+        return length if length >= self.min_prefix else 0

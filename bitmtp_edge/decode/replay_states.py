@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines.base import ReplayState, Role
@@ -28,6 +28,9 @@ class ReplayStates:
     prefill_chunk: int
     context: int
     draft_outputs: int = 1
+    draft_rows_final: bool = False
+    mask_embeddings: int = 0
+    block_attention: str = "causal"
     _known: dict[tuple[Role, int, int, int, bool], ReplayState] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -53,15 +56,33 @@ class ReplayStates:
 
     @classmethod
     def of(cls, bundle: Bundle) -> ReplayStates:
-        """The states that ``bundle`` was exported with; its widest window is the prefill chunk."""
-        replay = bundle.replay
+        """The states that ``bundle`` was exported with, for drafts of its own block; its widest
+        window is the prefill chunk."""
+        replay, model = bundle.replay, bundle.model
         return cls(
             segments=replay.segments,
             draft_widths=replay.draft_widths,
             verify_widths=replay.verify_widths,
             prefill_chunk=replay.max_width,
-            context=bundle.model.context,
+            context=model.context,
+            draft_outputs=bundle.decoding.block or 1,
+            draft_rows_final=model.draft_rows_final,
+            mask_embeddings=model.mask_embeddings,
+            block_attention=model.block_attention,
         )
+
+    def with_draft_outputs(self, outputs: int) -> ReplayStates:
+        """The same states for drafts of another block."""
+        return self if outputs == self.draft_outputs else replace(self, draft_outputs=outputs)
+
+    @property
+    def full_blocks(self) -> bool:
+        """Whether the masks of a block see each other both ways."""
+        return self.block_attention == "full"
+
+    def mask_ids(self, count: int) -> list[int]:
+        """Token ids of the first ``count`` masks of a block."""
+        return [-1] * count if self.mask_embeddings == 1 else list(range(-1, -1 - count, -1))
 
     @property
     def max_width(self) -> int:

@@ -5,7 +5,8 @@
 *Sampling* draws a draft x from q, the draft step's distribution, and accepts it with probability
 min(1, p(x) / q(x)), where p is the verify step's. The first rejected draft is replaced by a token
 drawn from max(p - q, 0), normalised; if all are accepted, one more token is drawn from p. Every
-token then has exactly the distribution p, whatever q is (Leviathan et al. 2023, Chen et al. 2023).
+token then has exactly the distribution p, whatever q is (Leviathan et al. 2023, Chen et al. 2023):
+also where the drafts of a block are drawn each by itself, for then the earlier ones leave q alone.
 p and q are made from the logits by the same filter.
 """
 
@@ -116,9 +117,11 @@ def residual(target: Distribution, draft: Distribution) -> Distribution:
 
 @dataclass
 class Drafts:
-    """Draft tokens and, where they were sampled, the distribution that each was drawn from."""
+    """Draft tokens: greedy ones with their probabilities, sampled ones with the distribution that
+    each was drawn from."""
 
     tokens: list[int] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
     distributions: list[Distribution] = field(default_factory=list)
 
 
@@ -131,8 +134,9 @@ class TokenChoice(Protocol):
     def restart(self) -> None:
         """A new reply begins."""
 
-    def draw(self, output: StepOutput, drafts: Drafts) -> None:
-        """Appends to ``drafts`` the token that the first row of a draft step's output gives."""
+    def draw(self, output: StepOutput, count: int, drafts: Drafts) -> None:
+        """Appends to ``drafts`` the tokens that the first ``count`` rows of a draft step's output
+        give, each by itself."""
 
     def judge(self, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
         """How many drafts are accepted, and the verifier's own next token.
@@ -150,8 +154,9 @@ class Greedy:
     def restart(self) -> None:
         pass
 
-    def draw(self, output: StepOutput, drafts: Drafts) -> None:
-        drafts.tokens.append(int(output.token_ids[0, 0]))
+    def draw(self, output: StepOutput, count: int, drafts: Drafts) -> None:
+        drafts.tokens += output.token_ids[:count, 0].tolist()
+        drafts.probabilities += output.probability[:count, 0].tolist()
 
     def judge(self, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
         best = output.token_ids[:, 0].tolist()
@@ -182,10 +187,11 @@ class Sampling:
             self.params = replace(self._asked, seed=secrets.randbits(SEED_BITS))
         self._uniform = np.random.Generator(np.random.PCG64(self.params.seed)).random
 
-    def draw(self, output: StepOutput, drafts: Drafts) -> None:
-        source = self._distribution(output, 0)
-        drafts.tokens.append(source.draw(self._uniform()))
-        drafts.distributions.append(source)
+    def draw(self, output: StepOutput, count: int, drafts: Drafts) -> None:
+        for row in range(count):
+            source = self._distribution(output, row)
+            drafts.tokens.append(source.draw(self._uniform()))
+            drafts.distributions.append(source)
 
     def judge(self, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
         row = 0

@@ -15,7 +15,9 @@ class AcceptedPrefix:
 
         0 <= verified <= drafted <= len(tokens) - 1          (all 0 while there are no tokens)
 
-    Inside an iteration ``drafted`` runs ahead over rows of drafts that are not committed.
+    Inside an iteration ``drafted`` may run ahead: over rows of drafts that are not committed, or
+    over the anchor's, which a block draft step has computed; and ``verified`` with it, where draft
+    rows are final.
 
     Every method lowers ``verified`` before it removes tokens and raises it after it adds them. So
     an interrupt between any two instructions leaves rows that are what ``verified`` says, and
@@ -47,6 +49,10 @@ class AcceptedPrefix:
         """``rows`` more tentative rows lie in history."""
         self.drafted += rows
 
+    def settle(self) -> None:
+        """All rows in history have a verify row's bits: the end of a draft step of final rows."""
+        self.verified = self.drafted
+
     def keep_verified(self, rows: int) -> None:
         """``rows`` more verify rows of committed tokens lie in history: a prefill step."""
         self.drafted = self.verified + rows
@@ -63,8 +69,14 @@ class AcceptedPrefix:
         self.verified = self.drafted
         self.check()
 
+    def commit_unverified(self, tokens: list[int]) -> None:
+        """The end of an iteration without a verify step: ``tokens`` are pending now."""
+        self.tokens.extend(tokens)
+        self.check()
+
     def drop_tentative(self) -> None:
-        """Forgets the rows that no verify step has confirmed."""
+        """Forgets the rows that no verify step has confirmed, and the anchor's."""
+        self.verified = min(self.verified, max(len(self.tokens) - 1, 0))
         self.drafted = self.verified
         self.check()
 
@@ -72,8 +84,9 @@ class AcceptedPrefix:
         """Stops at ``length`` >= 1 tokens, if there are more; the last one is pending again."""
         if length < 1:
             raise ValueError(f"a sequence is cut to at least one token, not to {length}")
-        self.verified = min(self.verified, length - 1)
-        self.drafted = min(self.drafted, length - 1)
+        last = max(min(length, len(self.tokens)) - 1, 0)
+        self.verified = min(self.verified, last)
+        self.drafted = min(self.drafted, last)
         del self.tokens[length:]
         self.check()
 

@@ -19,27 +19,29 @@ from bitmtp_edge.engines.base import Window
 def causal_window(
     tokens: list[int],
     start: int,
-    drafts: Sequence[int],
+    following: Sequence[int],
     width: int,
     heads: int,
     outputs: int,
     kv4_length: int = 0,
+    two_way: int = 0,
 ) -> Window:
-    """The window of ``(tokens + drafts)[start:]`` behind ``start`` rows of history.
+    """The window of ``(tokens + following)[start:]`` behind ``start`` rows of history.
 
-    Row i holds position ``start + i`` and sees the whole history and rows 0..i. Its rows come first
-    of the ``width`` slots; spare slots hold token 0 at position ``start`` and see only themselves.
-    The last ``heads`` rows need an output: row r of the step's output belongs to the r-th of them,
-    and the rest of the ``outputs`` head slots repeat the last.
+    Row i holds position ``start + i`` and sees the whole history and rows 0..i; the last
+    ``two_way`` rows, masks of a block with full attention, also see each other. Rows come first of
+    the ``width`` slots; spare slots hold token 0 at position ``start`` and see only themselves. The
+    last ``heads`` rows need an output: row r of the step's output belongs to the r-th of them, and
+    the rest of the ``outputs`` head slots repeat the last.
 
-    Needs ``1 <= heads <= outputs`` and ``heads <= rows <= width``; ``start`` may lie among the
-    drafts. A draft id -1-i is row i of the model's mask embeddings.
+    Needs ``1 <= heads <= outputs`` and ``heads <= rows <= width``; ``start`` may lie in
+    ``following``, which is drafts or masks: id -1-i is row i of the model's mask embeddings.
     """
     ids = tokens[start:]
-    ids += drafts[max(0, start - len(tokens)) :]
+    ids += following[max(0, start - len(tokens)) :]
     rows = len(ids)
     ids += [0] * (width - rows)
-    offsets, mask = _causal_slots(rows, width)
+    offsets, mask = _slots(rows, width, two_way)
     return Window(
         token_ids=np.array(ids, np.int32),
         positions=offsets + np.int32(start),
@@ -51,12 +53,13 @@ def causal_window(
 
 
 @lru_cache(maxsize=4096)
-def _causal_slots(rows: int, width: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _slots(rows: int, width: int, two_way: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Positions relative to the first row int32[M], and the mask int32[M, ceil(M/32)]."""
-    if not 1 <= rows <= width:
+    if not 1 <= rows <= width or two_way > rows:
         raise ValueError(f"{rows} rows do not fit a window of {width} slots")
     sees = np.eye(width, -(-width // 32) * 32, dtype=np.uint8)
     sees[:rows, :rows] = np.tri(rows, dtype=np.uint8)
+    sees[rows - two_way : rows, rows - two_way : rows] = 1
     mask = np.packbits(sees, axis=1, bitorder="little").view("<i4").astype(np.int32)
     offsets = np.zeros(width, np.int32)
     offsets[:rows] = np.arange(rows)

@@ -120,9 +120,14 @@ def visible_slots(window: Window, row: int) -> list[int]:
     ]
 
 
-def check_window(state: ReplayState, window: Window) -> None:
-    """Debug check of the contract: shapes, and that every row sees each position of its context
-    exactly once.
+def check_window(
+    state: ReplayState, window: Window, masks: int = 0, full_blocks: bool = False
+) -> None:
+    """Debug check of the contract: shapes, ids, and that every row sees each position of its
+    context exactly once.
+
+    masks: mask embeddings P of the model. A mask, an id below 0, stands in the draft role only, and
+    no token sees one. full_blocks: a mask also sees the later masks of its window.
 
     Raises AssertionError: a broken window is a fault of the caller, not of a user.
     """
@@ -137,7 +142,16 @@ def check_window(state: ReplayState, window: Window) -> None:
     assert ((window.head_slots >= 0) & (window.head_slots < width)).all(), (
         "head slots are window slots"
     )
+    is_mask = window.token_ids < 0
+    assert (window.token_ids >= -masks).all(), f"masks have ids -1 .. {-masks}"
+    assert state.role == "draft" or not is_mask.any(), "the verify role has no masks"
     for row in range(width):
-        seen = [int(window.positions[slot]) for slot in visible_slots(window, row)]
-        expected = list(range(window.history_length, int(window.positions[row]) + 1))
+        slots = visible_slots(window, row)
+        seen = [int(window.positions[slot]) for slot in slots]
+        last = int(window.positions[row])
+        if full_blocks and is_mask[row]:
+            last = int(window.positions[is_mask].max())
+        expected = list(range(window.history_length, last + 1))
         assert seen == expected, f"slot {row} sees positions {seen}, expected {expected}"
+        assert row in slots, f"slot {row} does not see itself"
+        assert is_mask[row] or not is_mask[slots].any(), f"slot {row}, a token, sees a mask"

@@ -31,7 +31,7 @@ def test_200_rounds_of_every_accepted_length(accepted: int) -> None:
     for index in range(rounds):
         at = 1 + index * (accepted + 1)
         expected = [engine.token_at(at + offset) for offset in range(accepted + 1)]
-        assert next(iterations) == Iteration(expected, GAMMA, accepted, True, False)
+        assert next(iterations) == Iteration(expected, GAMMA, None, accepted, True, False)
     assert decoder.steps == {"draft": rounds * GAMMA, "verify": rounds}
     assert decoder.prefix.verified == rounds * (accepted + 1)
 

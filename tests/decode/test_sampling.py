@@ -157,7 +157,7 @@ def test_one_judgement_many_times() -> None:
     rounds = 8000
     for _ in range(rounds):
         drafts = Drafts()
-        choice.draw(source, drafts)
+        choice.draw(source, 1, drafts)
         length, following = choice.judge(target, drafts)
         counts[drafts.tokens[0] if length else following] += 1
         accepted += length

@@ -16,12 +16,12 @@ from bitmtp_edge.errors import UserError
 def test_windows_keep_the_contract(width: int) -> None:
     tokens = list(range(100, 140))
     for start in (0, 7, 39):
-        for drafts in ([], [5], [5, -1, -2]):
+        for drafts in ([], [5], [5, -1, -2], [-1] * 4):
             rows = len(tokens) - start + len(drafts)
             if rows > width:
                 continue
             window = causal_window(tokens, start, drafts, width, 1, 2, kv4_length=0)
-            check_window(ReplayState(width, 2, 64, "verify"), window)
+            check_window(ReplayState(width, 2, 64, "draft"), window, masks=2)
             assert window.token_ids.tolist()[:rows] == (tokens + drafts)[start:]
             assert window.head_slots.tolist() == [rows - 1, rows - 1]
             for spare in range(rows, width):
