@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ class Rope:
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float64]:
     """Angle a position, float64 [head_dim/2]."""
-    base = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    base = _base_frequencies(rope.theta, head_dim)
     if rope.kind == "linear":
         return base / rope.factor
     if rope.kind == "divisors":
@@ -51,6 +52,16 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float64]:
         keep = 1 - _yarn_ramp(rope, head_dim)
         return base * keep + base / rope.factor * (1 - keep)
     return base
+
+
+def _base_frequencies(theta: float, head_dim: int) -> NDArray[np.float64]:
+    """theta ** -(2i / head_dim), correctly rounded: a power of NumPy or libm may be off by its last
+    bit, differently on other machines, and at high positions the table shows it.
+    """
+    with localcontext() as context:
+        context.prec = 40
+        powers = [Decimal(theta) ** (-Decimal(i) / head_dim) for i in range(0, head_dim, 2)]
+    return np.array([float(power) for power in powers])
 
 
 def _yarn_ramp(rope: Rope, head_dim: int) -> NDArray[np.float64]:
@@ -83,9 +94,13 @@ def rotary_table(rope: Rope, head_dim: int, first: int, last: int) -> NDArray[np
     """Rows of positions ``first`` to ``last - 1``, float32 [last - first, head_dim]: cosines, then
     sines.
 
-    Computed in float64 and rounded once.
+    Computed in float64 and rounded once; NaN where the settings lead to no finite angle.
     """
     positions = np.arange(first, last, dtype=np.float64)
     angles = np.outer(positions, inverse_frequencies(rope, head_dim))
-    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+    flat = np.where(np.isfinite(angles), angles, np.nan).ravel().tolist()
+    # One by one in libm, within 0.6 of the last bit everywhere: NumPy's own are good to a few, by
+    # the machine's vector instructions.
+    waves = [np.fromiter(map(wave, flat), np.float64, len(flat)) for wave in (math.cos, math.sin)]
+    table = np.concatenate([wave.reshape(angles.shape) for wave in waves], axis=1)
     return np.asarray(table * attention_factor(rope), np.float32)

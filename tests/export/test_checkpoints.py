@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,19 @@ def test_table_holds_cosines_and_sines() -> None:
             angle = position / 2 / 500.0 ** (2 * i / 8)
             assert table[row, i] == np.float32(math.cos(angle))
             assert table[row, 4 + i] == np.float32(math.sin(angle))
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
+def test_frequencies_are_correctly_rounded(theta: float) -> None:
+    """So that every machine exports the same bytes."""
+    found = inverse_frequencies(Rope(theta), 128)
+    assert found[0] == 1
+    for i, frequency in enumerate(found.tolist()):
+        # theta ** (2i/128) raised to 64 is theta ** i, exact in fractions.
+        low, high = (Fraction(math.nextafter(frequency, to)) for to in (0, 2))
+        between = [(Fraction(frequency) + side) / 2 for side in (low, high)]
+        exact = Fraction(theta) ** -i
+        assert between[0] ** 64 <= exact <= between[1] ** 64
 
 
 def test_llama3_keeps_short_wavelengths_and_stretches_long_ones() -> None:
