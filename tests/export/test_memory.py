@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from bitmtp_edge.export.pipeline import export_bundle
 
-from .tiny_models import write_folder
+from .tiny_models import Tiny, tiny_ternary, write_folder
 
 # VmHWM and not ru_maxrss, which a child inherits from the process that made it.
 MEASURE = """
@@ -28,10 +31,11 @@ def test_a_real_model_fits_a_small_machine(smollm2_gguf: Path, tmp_path: Path) -
     assert int(done.stdout.split()[-1]) < 350 << 10, "peak resident KiB"
 
 
-def test_twice_the_layers_take_no_more_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_folder, tiny_ternary])
+def test_twice_the_layers_take_no_more_memory(write: Callable[..., Tiny], tmp_path: Path) -> None:
     peaks = []
     for layers in (4, 8):
-        source = write_folder(
+        source = write(
             tmp_path / f"m{layers}",
             num_hidden_layers=layers,
             hidden_size=512,
@@ -43,4 +47,6 @@ def test_twice_the_layers_take_no_more_memory(tmp_path: Path) -> None:
         export_bundle(path, tmp_path / f"b{layers}")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.1 * peaks[0], peaks
+    # Nodes take some; the weights of four layers, kept at two bits each, would take a layer's more.
+    layer = 512 * (256 + 2 * 128 + 256 + 3 * 1024)
+    assert peaks[1] - peaks[0] < 1.5 * layer, peaks
