@@ -188,7 +188,10 @@ def _decoding(text: TextAssets, recipe: Recipe, kv: str) -> DecodingDefaults:
         block=multi_token.block if multi_token else None,
         tau=TAU if multi_token else None,
         min_prefix=MIN_PREFIX if multi_token else None,
-        kv4_from_segment=KV4_FROM_SEGMENT if kv == "nested" else None,
+        # Drafts that read KV4 would not be final, and a ternary model's are worth more as they are.
+        kv4_from_segment=(
+            KV4_FROM_SEGMENT if kv == "nested" and not recipe.draft_rows_final else None
+        ),
         recent_n=RECENT_TOKENS,
         stop_ids=tuple(text.stop_ids),
         bos_id=text.bos_id,

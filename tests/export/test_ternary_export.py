@@ -107,7 +107,8 @@ def test_the_bundle_describes_itself(tiny_ternary_bundle: Bundle, tmp_path: Path
     full = tiny_ternary(tmp_path / "m", block=6, masks=5, attention="full", group_size=0)
     bundle = export_bundle(full.path, tmp_path / "b", kv="nested")
     assert (bundle.model.block_attention, bundle.model.mask_embeddings) == ("full", 5)
-    assert bundle.model.kv == "nested" and bundle.decoding.kv4_from_segment == 4096
+    assert bundle.model.kv == "nested" and bundle.decoding.kv4_from_segment is None
+    assert bundle.model.draft_rows_final
     assert bundle.replay.verify_widths == (1, 2, 3, 5, 7, 13, 128)
 
 
