@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine, ReplayState, Role, StepOutput, Window
 
-VERIFY, DRAFT = 1, 2
+VERIFY, DRAFT, MASK = 1, 2, 3
 
 
 def mixed(*parts: object) -> int:
@@ -22,27 +22,60 @@ def mixed(*parts: object) -> int:
 
 class Row(NamedTuple):
     """A KV row. ``tag`` stands for its bits: it hashes the role, the token, the position and the
-    bits of every row attended. ``ideal`` is the tag it would have if all these were verify rows."""
+    bits of every row attended. ``ideal`` is the tag it would have if all these were verify rows.
+
+    A mask's tag hashes the tokens' rows that it attends, and the ids and positions of the masks.
+    ``ideals`` are those of the tokens' rows, the row itself included."""
 
     token: int
     position: int
     tag: int
     ideal: int
+    ideals: tuple[int, ...] = ()
+
+
+def token_tag(kind: int, token: int, position: int, kv4: int, tags: Sequence[int]) -> int:
+    """Bits of a token's row behind rows of ``tags``."""
+    return mixed(kind, token, position, kv4, tuple(tags))
+
+
+def mask_tag(
+    token: int, position: int, tags: Sequence[int], masks: Sequence[tuple[int, int]]
+) -> int:
+    """Bits of a mask's row that attends ``masks``, (id, position) each, behind rows of ``tags``."""
+    return mixed(MASK, token, position, tuple(tags), tuple(masks))
+
+
+def continuation(ideals: Sequence[int], count: int, vocab: int) -> list[int]:
+    """The next ``count`` autoregressive tokens behind verify rows of tags ``ideals``."""
+    rows, tokens = list(ideals), []
+    for _ in range(count):
+        tokens.append(rows[-1] % vocab)
+        rows.append(token_tag(VERIFY, tokens[-1], len(rows), 0, rows))
+    return tokens
+
+
+def guess(tag: int, right: int, noise: int, vocab: int) -> tuple[int, float]:
+    """A draft: ``right`` but for ``noise`` times in 16, and its probability, a number of tenths."""
+    token = tag % vocab if tag // 64 % 16 < noise else right
+    return token, tag // 1024 % 11 / 10
 
 
 class FakeEngine(Engine):
     """One KV buffer of ``segment`` history rows and a workspace; an unwritten row is None.
 
     Raises AssertionError where a real engine would read or write garbage: reading a row that is
-    unwritten or of another position, promoting a spare slot or to another position, a state that
-    the bundle does not list or of another segment. ``before_write`` is called before each row is
+    unwritten or of another position, promoting a spare slot, a mask or to another position, a mask
+    that the model has not or that a token sees, a state that the bundle does not list or of another
+    segment. ``before_write`` is called before each row is
     promoted, so that a test can interrupt there.
     """
 
     name = "fake"
 
     def __init__(self, states: ReplayStates, segment: int | None = None) -> None:
-        self._states = {*states.all(), *states.all(logits=True)}
+        self.states = states
+        self._listed: dict[int, set[ReplayState]] = {}
         self._history: list[Row | None] = [None] * (segment or states.segments[0])
         self._workspace: list[Row | None] = [None] * states.max_width
         self.before_write: Callable[[], None] = lambda: None
@@ -54,7 +87,7 @@ class FakeEngine(Engine):
         return len(self._history)
 
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
-        assert state in self._states, f"no such state: {state}"
+        self._check_state(state)
         assert state.segment == self.segment
         self.replayed.append((state, window))
         past = self._history[: window.history_length]
@@ -69,7 +102,12 @@ class FakeEngine(Engine):
         )
         for slot, (token, position, words) in enumerate(slots):
             seen = [j for j in range(state.width) if words[j // 32] >> (j % 32) & 1]
-            assert seen[-1] == slot, "a slot attends itself and no later one"
+            assert slot in seen, "a slot attends itself"
+            if token < 0:
+                rows.append(self._mask_row(state.role, window, slot, seen, past, rows))
+                continue
+            assert seen[-1] == slot, "a token attends no later slot"
+            assert min(window.token_ids[seen]) >= 0, "a token attends a mask"
             if slot > 0 and seen == [slot] and position == window.history_length:
                 rows.append(None)  # spare
                 continue
@@ -101,6 +139,37 @@ class FakeEngine(Engine):
     def close(self) -> None:
         self._history = []
 
+    def _check_state(self, state: ReplayState) -> None:
+        """The state must be one of those listed for drafts of some block."""
+        block = state.outputs if state.role == "draft" else 1
+        if block not in self._listed:
+            known = self.states.with_draft_outputs(block)
+            self._listed[block] = {*known.all(), *known.all(logits=True)}
+        assert state in self._listed[block], f"no such state: {state}"
+
+    def _mask_row(
+        self,
+        role: Role,
+        window: Window,
+        slot: int,
+        seen: list[int],
+        past: list[Row | None],
+        rows: list[Row | None],
+    ) -> Row:
+        ids, positions = window.token_ids.tolist(), window.positions.tolist()
+        assert role == "draft", "a verify step has no masks"
+        assert ids[slot] >= -self.states.mask_embeddings, f"no mask embedding of id {ids[slot]}"
+        tokens = past + [rows[j] for j in seen if ids[j] >= 0]
+        masks = [(ids[j], positions[j]) for j in seen if ids[j] < 0]
+        assert all(row is not None for row in tokens), "a mask attends a spare slot"
+        known = [row for row in tokens if row is not None]
+        at = [row.position for row in known] + [position for _, position in masks]
+        assert at == list(range(len(at))), f"a mask attends positions {at}"
+        last = max(p for i, p in zip(ids, positions, strict=True) if i < 0)
+        assert at[-1] == (last if self.states.full_blocks else positions[slot])
+        tag = mask_tag(ids[slot], positions[slot], [row.tag for row in known], masks)
+        return Row(ids[slot], positions[slot], tag, 0, tuple(row.ideal for row in known))
+
     def _row(
         self, role: Role, token: int, position: int, attended: Sequence[Row | None], kv4: int
     ) -> Row:
@@ -111,17 +180,19 @@ class FakeEngine(Engine):
         """The outputs of the head slots."""
 
 
-def step_output(tokens: Sequence[int]) -> StepOutput:
+def step_output(tokens: Sequence[int], probabilities: Sequence[float] = ()) -> StepOutput:
+    """``probabilities``: 1 unless given."""
     return StepOutput(
-        np.array(tokens, np.int32).reshape(-1, 1), np.ones((len(tokens), 1), np.float32)
+        np.array(tokens, np.int32).reshape(-1, 1),
+        np.array(probabilities or [1.0] * len(tokens), np.float32).reshape(-1, 1),
     )
 
 
 class HashEngine(FakeEngine):
     """A model whose next token is a function of the bits of every row it attends.
 
-    A draft row has other bits than a verify row, but mostly predicts the same token: ``noise`` in
-    16 times it does not.
+    Unless draft rows are final, one has other bits than a verify row, but mostly predicts the same
+    token: ``noise`` in 16 times it does not. So does a mask, which predicts the token in its place.
     """
 
     name = "hash"
@@ -131,31 +202,35 @@ class HashEngine(FakeEngine):
     ) -> None:
         super().__init__(states, segment)
         self.vocab = vocab
-        self._noise = noise
+        self.noise = noise
 
     def reply(self, prompt: Sequence[int], count: int) -> list[int]:
         """What autoregressive decoding must return, worked out without windows or buffers."""
-        tokens, ideals = list(prompt), []
-        for position in range(len(prompt) + count - 1):
-            ideals.append(mixed(VERIFY, tokens[position], position, 0, tuple(ideals)))
-            if position >= len(prompt) - 1:
-                tokens.append(ideals[-1] % self.vocab)
-        return tokens[len(prompt) :]
+        ideals: list[int] = []
+        for position, token in enumerate(prompt):
+            ideals.append(token_tag(VERIFY, token, position, 0, ideals))
+        return continuation(ideals, count, self.vocab)
 
     def _row(
         self, role: Role, token: int, position: int, attended: Sequence[Row | None], kv4: int
     ) -> Row:
         rows = [row for row in attended if row is not None]
-        kind = VERIFY if role == "verify" else DRAFT
-        tag = mixed(kind, token, position, kv4, tuple([row.tag for row in rows]))
-        ideal = mixed(VERIFY, token, position, 0, tuple([row.ideal for row in rows]))
-        return Row(token, position, tag, ideal)
+        kind = VERIFY if role == "verify" or self.states.draft_rows_final else DRAFT
+        tag = token_tag(kind, token, position, kv4, [row.tag for row in rows])
+        ideals = [row.ideal for row in rows]
+        ideals.append(token_tag(VERIFY, token, position, 0, ideals))
+        return Row(token, position, tag, ideals[-1], tuple(ideals))
 
     def _output(self, state: ReplayState, rows: Sequence[Row]) -> StepOutput:
-        noisy = self._noise if state.role == "draft" else 16
-        return step_output(
-            [(row.tag if row.tag // 64 % 16 < noisy else row.ideal) % self.vocab for row in rows]
-        )
+        if state.role == "verify":
+            return step_output([row.tag % self.vocab for row in rows])
+        ahead = max(row.position + 1 - len(row.ideals) for row in rows) + 1
+        right = continuation(rows[0].ideals, ahead, self.vocab)
+        drafts = [
+            guess(row.tag, right[row.position + 1 - len(row.ideals)], self.noise, self.vocab)
+            for row in rows
+        ]
+        return step_output([token for token, _ in drafts], [p for _, p in drafts])
 
 
 class ScriptedEngine(FakeEngine):

@@ -13,8 +13,15 @@ from .fake_engines import NullEngine
 
 def seconds_per_step(policy: Policy, tokens: int = 4000) -> float:
     """Mean seconds of Python for each step, draft or verify, over ``tokens`` decoded tokens."""
-    widths = (1, policy.max_drafts + 1)
-    states = ReplayStates((tokens + 64,), (1,), widths, 64, tokens + 64)
+    states = ReplayStates(
+        (tokens + 64,),
+        tuple(range(1, max(2, 2 * policy.max_drafts))),
+        (1, policy.max_drafts + 1),
+        64,
+        tokens + 64,
+        draft_rows_final=True,
+        mask_embeddings=1,
+    )
     decoder = Decoder(NullEngine(tokens + 64), states, policy)
     decoder.prefill([0])
     began = perf_counter()

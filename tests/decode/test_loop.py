@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bitmtp_edge.decode.loop import Decoder, Iteration
-from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation
+from bitmtp_edge.decode.policies import AutoRegressive, Hybrid, NestedSelfSpeculation
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.errors import UserError
 
@@ -139,5 +139,5 @@ def test_settings_that_fit_no_state_are_refused() -> None:
 
 
 def test_overhead_can_be_measured() -> None:
-    assert seconds_per_step(NestedSelfSpeculation(4), tokens=50) > 0
-    assert seconds_per_step(AutoRegressive(), tokens=50) > 0
+    for policy in (AutoRegressive(), NestedSelfSpeculation(4), Hybrid(4, 0.9, 2)):
+        assert seconds_per_step(policy, tokens=50) > 0

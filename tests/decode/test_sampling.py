@@ -10,7 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from bitmtp_edge.decode.loop import Decoder
-from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from bitmtp_edge.decode.policies import (
+    AutoRegressive,
+    NestedSelfSpeculation,
+    Policy,
+    SpeculativeOnly,
+)
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import (
     Distribution,
@@ -86,7 +91,10 @@ def tied_pair() -> tuple[Table, Table]:
 def counts_of_replies(
     policy: Policy, pair: tuple[Table, Table], params: SamplingParams, length: int, rounds: int
 ) -> NDArray[np.float64]:
-    states = ReplayStates((16,), (1,), (1, policy.max_drafts + 1), 4, 16)
+    drafts = policy.max_drafts
+    states = ReplayStates(
+        (16,), tuple(range(1, 2 * drafts + 1)), (1, drafts + 1), 4, 16, mask_embeddings=drafts + 1
+    )
     decoder = Decoder(MarkovEngine(states, *pair), states, policy, sampling=params)
     decoder.prefill([0])
     counts = np.zeros(V**length)
@@ -131,6 +139,16 @@ def test_speculative_sampling_is_exact(
     tables = pair()
     counts = counts_of_replies(NestedSelfSpeculation(2), tables, params, 3, 600)
     assert deviation(counts, chances_of_replies(tables[0], params, 3)) < 4
+
+
+@pytest.mark.parametrize("pair", [random_pair, disjoint_pair, overlapping_pair])
+def test_blocks_of_drafts_drawn_each_by_itself_are_exact(
+    pair: Callable[[], tuple[Table, Table]],
+) -> None:
+    """The fake model's masks are its last tokens' rows: distributions that no draft changes."""
+    tables, params = pair(), SamplingParams(0.8, top_k=3, seed=21)
+    counts = counts_of_replies(SpeculativeOnly(3), tables, params, 4, 1200)
+    assert deviation(counts, chances_of_replies(tables[0], params, 4)) < 4
 
 
 def test_autoregressive_sampling_has_the_same_distribution() -> None:
