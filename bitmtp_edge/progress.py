@@ -32,6 +32,7 @@ class Progress:
         self.label = label
         self.unit = unit
         self.done = 0
+        self.note = ""  # shown behind the count
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
         self._started = time.monotonic()
@@ -73,7 +74,8 @@ class Progress:
 
     def _count(self) -> str:
         elapsed = time.monotonic() - self._started
-        return f"{self._fraction():4.0%}  {self.done}/{self.total} {self.unit}  {elapsed:.0f} s"
+        count = f"{self._fraction():4.0%}  {self.done}/{self.total} {self.unit}  {elapsed:.0f} s"
+        return f"{count}  {self.note}" if self.note else count
 
     def _draw(self) -> None:
         self._drawn_at = time.monotonic()

@@ -1,0 +1,269 @@
+"""Texts to packed rows of token ids, once; training then reads rows.
+
+A source is a JSONL file. Each line is ``{"text": ...}``, all of which is predicted, or
+``{"messages": [{"role", "content"}, ...]}``, of which only the assistant's turns are.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from bitmtp_edge.errors import UserError, describe_os_error
+from bitmtp_edge.progress import Progress
+from bitmtp_edge.text.chat_template import ChatTemplate
+
+from .blocks import STARTS, TARGET
+
+BATCH_LINES = 4096
+OPEN_ROWS = 64  # rows that wait for a sample that fills them
+ROWS_FILE, FLAGS_FILE, FACTS_FILE = "rows.npy", "flags.npy", "corpus.json"
+Segment = tuple[str, bool]  # a piece of a sample, tokenised alone, and whether it is predicted
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Packed rows of one source.
+
+    rows: token ids uint16 or int32 [R, L]. flags: uint8 [R, L], TARGET and STARTS. A sample begins
+    with STARTS and never leaves its row; what no sample fills is padding, no TARGET.
+    """
+
+    rows: NDArray[np.unsignedinteger | np.signedinteger]
+    flags: NDArray[np.uint8]
+
+
+class Encoder:
+    """Samples to ids and flags. Each assistant turn is tokenised apart from what it answers, as it
+    is when it is generated."""
+
+    def __init__(self, tokenizer_json: str, template: str | None, end_id: int) -> None:
+        self.tokenizer = Tokenizer.from_str(tokenizer_json)
+        self.template = None if template is None else ChatTemplate(template)
+        self.end_id = end_id
+
+    def segments(self, line: str, where: str) -> list[Segment]:
+        """The pieces of the sample on ``line``. UserError if it is not a sample."""
+        try:
+            sample = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where} is not JSON: {error}") from None
+        if isinstance(sample, dict) and isinstance(sample.get("text"), str):
+            return [(sample["text"], True)]
+        messages = sample.get("messages") if isinstance(sample, dict) else None
+        turns = isinstance(messages, list) and all(
+            isinstance(turn, dict)
+            and isinstance(turn.get("role"), str)
+            and isinstance(turn.get("content"), str)
+            for turn in messages
+        )
+        if not messages or not turns:
+            raise UserError(
+                f'{where}: expected {{"text": ...}} or {{"messages": [{{"role": ..., "content": '
+                f"...}}, ...]}}"
+            )
+        return self._turns(messages, where)
+
+    def _turns(self, messages: list[dict[str, str]], where: str) -> list[Segment]:
+        if self.template is None:
+            raise UserError(f"{where} has messages, but the checkpoint has no chat template")
+        segments: list[Segment] = []
+        shown = 0
+        for index, turn in enumerate(messages):
+            if turn["role"] != "assistant":
+                continue
+            prompt = self.template.render(messages[:index], add_generation_prompt=True)
+            reply = self.template.render(messages[: index + 1], add_generation_prompt=False)
+            if not reply.startswith(prompt):
+                raise UserError(
+                    f"{where}: the chat template does not write an assistant's turn behind the "
+                    "prompt it gives; train on texts instead"
+                )
+            segments += [(prompt[shown:], False), (reply[len(prompt) :], True)]
+            shown = len(reply)
+        if not segments:
+            raise UserError(f"{where}: no message of the role assistant, so nothing to learn")
+        return segments
+
+    def encode(self, batch: list[list[Segment]]) -> Iterator[tuple[list[int], list[int]]]:
+        """(ids, flags) of each sample. A sample of one text gets the end token behind it."""
+        texts = [text for segments in batch for text, _ in segments]
+        encoded = iter(self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+        for segments in batch:
+            ids: list[int] = []
+            flags: list[int] = []
+            for _, predicted in segments:
+                piece = next(encoded).ids
+                ids += piece
+                flags += [TARGET if predicted else 0] * len(piece)
+            if len(segments) == 1:
+                ids.append(self.end_id)
+                flags.append(TARGET)
+            yield ids, flags
+
+
+def build_corpus(source: Path, encoder: Encoder, length: int, vocabulary: int) -> Corpus:
+    """Packs the samples of a JSONL file into rows of ``length`` tokens.
+
+    Samples longer than a row are cut in pieces. UserError names the line that is no sample.
+    """
+    tokens, flags, lengths = array("i"), array("B"), array("i")
+    size = source.stat().st_size
+    with source.open(encoding="utf-8") as file, Progress(size, source.name, "bytes") as progress:
+        for number, lines in _batches(file):
+            batch = [
+                encoder.segments(line, f"{source}: line {number + offset}")
+                for offset, line in enumerate(lines)
+                if line.strip()
+            ]
+            for ids, marks in encoder.encode(batch):
+                for first in range(0, len(ids), length):
+                    piece, mark = ids[first : first + length], marks[first : first + length]
+                    mark[0] |= STARTS
+                    tokens.extend(piece)
+                    flags.extend(mark)
+                    lengths.append(len(piece))
+            progress.advance(sum(len(line.encode()) for line in lines))
+    if not lengths:
+        raise UserError(f"{source} holds no samples")
+    return _pack(
+        np.frombuffer(tokens, np.int32),
+        np.frombuffer(flags, np.uint8),
+        np.frombuffer(lengths, np.int32),
+        length,
+        np.uint16 if vocabulary <= 1 << 16 else np.int32,
+    )
+
+
+def _batches(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    number, batch = 1, []
+    for line in lines:
+        batch.append(line)
+        if len(batch) == BATCH_LINES:
+            yield number, batch
+            number, batch = number + len(batch), []
+    if batch:
+        yield number, batch
+
+
+def _pack(
+    tokens: NDArray[np.int32],
+    flags: NDArray[np.uint8],
+    lengths: NDArray[np.int32],
+    length: int,
+    dtype: type[np.uint16] | type[np.int32],
+) -> Corpus:
+    """Best fit among a few open rows, samples in a fixed random order."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    order = np.random.default_rng(0).permutation(len(lengths))
+    room = np.full(OPEN_ROWS, length)
+    members: list[list[int]] = [[] for _ in range(OPEN_ROWS)]
+    packed: list[list[int]] = []
+    for sample in order.tolist():
+        need = int(lengths[sample])
+        left = np.where(room >= need, room - need, length + 1)
+        slot = int(left.argmin())
+        if left[slot] > length:  # none fits: the fullest row is done
+            slot = int(room.argmin())
+            packed.append(members[slot])
+            members[slot], room[slot] = [], length
+        members[slot].append(sample)
+        room[slot] -= need
+    packed += [row for row in members if row]
+    rows = np.zeros((len(packed), length), dtype)
+    marks = np.full((len(packed), length), STARTS, np.uint8)
+    for index, row in enumerate(packed):
+        at = 0
+        for sample in row:
+            last, count = int(ends[sample]), int(lengths[sample])
+            rows[index, at : at + count] = tokens[last - count : last]
+            marks[index, at : at + count] = flags[last - count : last]
+            at += count
+    return Corpus(rows, marks)
+
+
+def cached_corpus(
+    source: Path, cache: Path, encoder: Encoder, length: int, vocabulary: int, digest: str
+) -> Corpus:
+    """The corpus of ``source``, kept in the folder ``cache`` for the next run.
+
+    ``digest`` names tokenizer and template: with another one, another length, or where the source
+    is there and has another size, it is built again. A cache without its source is used as it is,
+    so that prepared rows can be moved to the machine that trains.
+    """
+    present = source.is_file()
+    facts = {
+        "digest": digest,
+        "length": length,
+        "bytes": source.stat().st_size if present else None,
+    }
+    try:
+        found = json.loads((cache / FACTS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if found is not None and not present:
+        facts["bytes"] = found.get("bytes")
+    if found != facts:
+        if not present:
+            raise UserError(
+                f"{source} does not exist, and {cache} holds no rows made of it with this recipe"
+            )
+        corpus = build_corpus(source, encoder, length, vocabulary)
+        _save(corpus, cache, facts)
+    try:
+        rows = np.load(cache / ROWS_FILE, mmap_mode="r")
+        flags = np.load(cache / FLAGS_FILE, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{cache} is damaged ({error}): delete it and prepare again") from None
+    return Corpus(rows, flags)
+
+
+def _save(corpus: Corpus, cache: Path, facts: dict[str, object]) -> None:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / FACTS_FILE).unlink(missing_ok=True)
+        for name, values in ((ROWS_FILE, corpus.rows), (FLAGS_FILE, corpus.flags)):
+            partial = cache / f"{name}.partial"
+            with partial.open("wb") as file:
+                np.save(file, values)
+            partial.replace(cache / name)
+        partial = cache / f"{FACTS_FILE}.partial"
+        partial.write_text(json.dumps(facts), encoding="utf-8")
+        partial.replace(cache / FACTS_FILE)
+    except OSError as error:
+        raise UserError(f"cannot write the prepared rows: {describe_os_error(error)}") from None
+
+
+class RowSampler:
+    """Rows of one corpus in an order that the step alone decides: every epoch a new permutation.
+
+    The first ``held_out`` rows are kept for validation.
+    """
+
+    def __init__(self, corpus: Corpus, count: int, held_out: int, seed: int) -> None:
+        self.corpus = corpus
+        self.count = count
+        self.held_out = held_out
+        self.seed = seed
+        self._epoch = -1
+        self._order = np.empty(0, np.int64)
+
+    def indices(self, step: int) -> NDArray[np.int64]:
+        """Rows of ``step``: [count]."""
+        usable = len(self.corpus.rows) - self.held_out
+        taken = []
+        for at in range(step * self.count, (step + 1) * self.count):
+            epoch, place = divmod(at, usable)
+            if epoch != self._epoch:
+                random = np.random.default_rng((self.seed, epoch))
+                self._order = self.held_out + random.permutation(usable)
+                self._epoch = epoch
+            taken.append(self._order[place])
+        return np.array(taken, np.int64)

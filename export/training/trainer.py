@@ -1,0 +1,288 @@
+"""The training loop: joint objective, AdamW, warm-up and cosine, resumable at any step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bitmtp_edge.errors import UserError
+from bitmtp_edge.progress import Progress
+
+from ..checkpoints.rotary import rotary_table
+from .attention import build_mask
+from .blocks import Layout, lay_out
+from .corpus import Corpus, RowSampler
+from .log import Log
+from .model import Decoder
+from .objective import Losses, joint_losses, prefix_lengths
+from .recipe import Recipe, rows_by_source
+
+STATE_FILE = "state.pt"
+LOG_EVERY = 20  # steps: reading a loss waits for the device
+VALIDATIONS = 25  # a run
+VALIDATION_STEPS = 2  # batches of held-out rows
+SAVE_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one step on the device: ids int64 [b, L], flags uint8 [b, L]."""
+
+    ids: Tensor
+    flags: Tensor
+
+
+class Trainer:
+    """One run. ``folder`` takes its state and log; ``corpora`` are the recipe's sources by name.
+
+    device: where it runs; on CUDA in bf16 with compiled layers, elsewhere in fp32. save: called
+    with the model whenever the state is saved.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: Decoder,
+        teacher: Decoder | None,
+        corpora: dict[str, Corpus],
+        folder: Path,
+        device: torch.device,
+        save: Callable[[Decoder], None],
+    ) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self.device = device
+        self._save = save
+        self.model = model.to(device)
+        self.teacher = None if teacher is None else teacher.to(device, self._dtype)
+        self.counts = rows_by_source(recipe)
+        self.distilled = sum(
+            count for name, count in self.counts.items() if recipe.sources[name].distil
+        )
+        self.samplers = {
+            name: RowSampler(
+                corpora[name],
+                count,
+                held_out=self._held_out(name, corpora[name], count),
+                seed=recipe.schedule.seed,
+            )
+            for name, count in self.counts.items()
+        }
+        rotary = rotary_table(
+            model.config.rope,
+            model.config.head_dim,
+            0,
+            recipe.schedule.length + recipe.objective.block,
+        )
+        self.rotary = torch.from_numpy(rotary).to(device)
+        self.optimizer = self._optimizer()
+        self.step = 0
+        self._losses: Callable[..., Losses] = self._joint_losses
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+            for network in (self.model, self.teacher):
+                for layer in network.layers if network is not None else ():
+                    layer.compile(dynamic=False)
+            self._losses = torch.compile(self._joint_losses, dynamic=False)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.device.type == "cuda" else torch.float32
+
+    @property
+    def _blocks(self) -> int:
+        return self.recipe.objective.blocks if self.model.mask_embedding is not None else 0
+
+    def resume(self) -> None:
+        """Goes on from the saved state. UserError if there is none, or of another recipe."""
+        path = self.folder / STATE_FILE
+        if not path.is_file():
+            raise UserError(f"{path} does not exist: nothing to resume; leave --resume out")
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            same = state["recipe"] == self.recipe.digest
+            if same:
+                self.model.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.step = int(state["step"])
+        except Exception as error:  # torch raises whatever its unpickler met
+            raise UserError(
+                f"{path} is damaged ({type(error).__name__}): delete it, start again"
+            ) from None
+        if not same:
+            raise UserError(
+                f"{path} is of another recipe: train into another folder, or start again"
+            )
+
+    def run(self) -> None:
+        """Trains to the recipe's last step. KeyboardInterrupt leaves a state to resume from."""
+        schedule = self.recipe.schedule
+        log = Log(self.folder, self.step)
+        validate_every = max(schedule.steps // VALIDATIONS, 1)
+        started = saved = time.monotonic()
+        first_step = self.step
+        sums = torch.zeros(3, device=self.device)
+        try:
+            with Progress(schedule.steps, "train", "steps") as progress:
+                progress.advance(self.step)
+                while self.step < schedule.steps:
+                    sums += self._train_step()
+                    self.step += 1
+                    last = self.step == schedule.steps
+                    if self.step % LOG_EVERY == 0 or last:
+                        steps = (self.step - 1) % LOG_EVERY + 1
+                        ntp, mtp, distillation = (sums / steps).tolist()
+                        sums.zero_()
+                        seconds = time.monotonic() - started
+                        tokens = schedule.batch * schedule.length
+                        rate = (self.step - first_step) * tokens / seconds
+                        row = {
+                            "step": self.step,
+                            "seconds": seconds,
+                            "tokens": self.step * tokens,
+                            "tokens_per_second": rate,
+                            "learning_rate": self._rate(self.step - 1),
+                            "ntp": ntp,
+                            "mtp": mtp,
+                            "distillation": distillation,
+                        }
+                        if not math.isfinite(ntp + mtp + distillation):
+                            raise UserError(
+                                f"the loss is not finite at step {self.step}: lower "
+                                "schedule.learning_rate"
+                            )
+                        if self.step % validate_every < LOG_EVERY or last:
+                            row |= self.validate()
+                        log.add(row)
+                        progress.note = f"NTP {ntp:.3f}  MTP {mtp:.3f}  {rate:,.0f} tokens/s"
+                    progress.advance()
+                    if time.monotonic() - saved > SAVE_SECONDS:
+                        self.save()
+                        saved = time.monotonic()
+        finally:
+            if self.step > first_step:
+                self.save()
+
+    def validate(self) -> dict[str, float]:
+        """Losses and right prefixes on the held-out rows."""
+        losses, prefixes = [], []
+        generator = torch.Generator(self.device).manual_seed(0)
+        with torch.no_grad():
+            for step in range(VALIDATION_STEPS):
+                rows = {
+                    name: np.arange(step * sampler.count, (step + 1) * sampler.count)
+                    % sampler.held_out
+                    for name, sampler in self.samplers.items()
+                }
+                batch = self._batch(rows)
+                layout, hidden = self._forward(batch, generator)
+                losses.append(torch.stack(self._vector(self._losses(hidden, layout, None))))
+                if self._blocks:
+                    logits = self.model.logits(hidden, self._dtype)
+                    prefixes.append(prefix_lengths(logits, layout, self.recipe.objective.block))
+        ntp, mtp, _ = torch.stack(losses).mean(0).tolist()
+        found = {"held_out_ntp": ntp}
+        if self._blocks:
+            found |= {"held_out_mtp": mtp, "held_out_prefix": torch.cat(prefixes).mean().item()}
+        return found
+
+    def save(self) -> None:
+        """Writes the state to resume from, and the model."""
+        path = self.folder / STATE_FILE
+        partial = path.with_name(f"{STATE_FILE}.partial")
+        state = {
+            "recipe": self.recipe.digest,
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(state, partial)
+        partial.replace(path)
+        self._save(self.model)
+
+    def _train_step(self) -> Tensor:
+        objective, schedule = self.recipe.objective, self.recipe.schedule
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(self.step)
+        batch = self._batch(
+            {name: sampler.indices(self.step) for name, sampler in self.samplers.items()}
+        )
+        generator = torch.Generator(self.device).manual_seed(schedule.seed * 1_000_003 + self.step)
+        layout, hidden = self._forward(batch, generator)
+        losses = self._losses(hidden, layout, self._taught(batch))
+        losses.total(objective.mtp_weight, objective.distillation).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), schedule.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack(self._vector(losses)).detach()
+
+    def _forward(self, batch: Batch, generator: torch.Generator) -> tuple[Layout, Tensor]:
+        objective = self.recipe.objective
+        layout = lay_out(batch.ids, batch.flags, objective.block, self._blocks, generator)
+        mask = build_mask(layout, objective.block_attention == "full")
+        hidden = self.model(batch.ids, layout.positions, mask, self.rotary, self._dtype)
+        return layout, hidden
+
+    def _taught(self, batch: Batch) -> Tensor | None:
+        """The teacher's logits for the rows of distilled sources, which come first."""
+        if self.teacher is None:
+            return None
+        with torch.no_grad():
+            ids, flags = batch.ids[: self.distilled], batch.flags[: self.distilled]
+            layout = lay_out(ids, flags, 0, 0, None)
+            mask = build_mask(layout, False)
+            hidden = self.teacher(ids, layout.positions, mask, self.rotary, self._dtype)
+            return self.teacher.logits(hidden, self._dtype)
+
+    def _joint_losses(self, hidden: Tensor, layout: Layout, teacher: Tensor | None) -> Losses:
+        return joint_losses(self.model.logits(hidden, self._dtype), layout, teacher)
+
+    @staticmethod
+    def _vector(losses: Losses) -> list[Tensor]:
+        return [losses.ntp, losses.mtp, losses.distillation]
+
+    def _batch(self, rows: dict[str, Any]) -> Batch:
+        ids = [self.samplers[name].corpus.rows[index] for name, index in rows.items()]
+        flags = [self.samplers[name].corpus.flags[index] for name, index in rows.items()]
+        stacked = torch.from_numpy(np.concatenate(ids).astype(np.int32))
+        return Batch(
+            stacked.to(self.device, non_blocking=True).long(),
+            torch.from_numpy(np.concatenate(flags)).to(self.device, non_blocking=True),
+        )
+
+    def _held_out(self, name: str, corpus: Corpus, count: int) -> int:
+        rows = len(corpus.rows)
+        held_out = min(VALIDATION_STEPS * count, rows // 10)
+        if held_out == 0:
+            raise UserError(
+                f"source {name} has {rows} rows of {self.recipe.schedule.length} tokens: too few "
+                "to hold one out; expected 10 or more"
+            )
+        return held_out
+
+    def _rate(self, step: int) -> float:
+        schedule = self.recipe.schedule
+        if step < schedule.warmup:
+            return schedule.learning_rate * (step + 1) / schedule.warmup
+        done = (step - schedule.warmup) / max(schedule.steps - schedule.warmup, 1)
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
+        return schedule.learning_rate * (schedule.final_rate + (1 - schedule.final_rate) * cosine)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        matrices = [p for p in self.model.parameters() if p.ndim == 2 and p.shape[0] > 1]
+        others = [p for p in self.model.parameters() if p.ndim == 1 or p.shape[0] == 1]
+        decay = self.recipe.schedule.weight_decay
+        groups = [
+            {"params": matrices, "weight_decay": decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        fused = self.device.type == "cuda"
+        return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=fused)
