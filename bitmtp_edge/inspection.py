@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .bundle import WEIGHTS_FILE, Bundle
+from .bundle import GRAPH_FILES, WEIGHTS_FILE, Bundle
 from .decode.replay_states import ReplayStates
 from .operators import Node, kv_row_specs
 
@@ -43,10 +44,49 @@ def role_weight_bytes(bundle: Bundle, role: str) -> int:
     return sum(bundle.tensors[name].bytes for name in read if name != "rotary")
 
 
+def kv_row_bytes(bundle: Bundle) -> int:
+    """Bytes of one stored row of K and V, of all layers."""
+    return sum(_kv_row_bytes(node) for node in bundle.nodes("verify"))
+
+
 def kv_buffer_bytes(bundle: Bundle, segment: int) -> int:
     """Bytes of the KV buffer of ``segment`` history rows and M_max workspace rows."""
-    per_row = sum(_kv_row_bytes(node) for node in bundle.nodes("verify"))
-    return per_row * (segment + bundle.replay.max_width)
+    return kv_row_bytes(bundle) * (segment + bundle.replay.max_width)
+
+
+def multiply_adds(nodes: Sequence[Node], width: int, outputs: int) -> int:
+    """Products of weights with the activations of a step of ``width`` slots and ``outputs`` head
+    slots; attention, whose work grows with the history, apart."""
+    total = 0
+    for node in nodes:
+        if node.op in ("TernaryLinear", "DualPlaneLinear", "GreedyHead"):
+            slots = outputs if node.op == "GreedyHead" else width
+            total += slots * int(node.attributes["rows"]) * int(node.attributes["width"])
+    return total
+
+
+def replay_state_costs(bundle: Bundle) -> list[dict[str, Any]]:
+    """Every replay state of drafts of the bundle's own block, and what a step in it costs.
+
+    weight_bytes: read. multiply_adds: see :func:`multiply_adds`. kv_read_bytes: of the history, at
+    most, where the segment is full. kv_written_bytes: of the window's rows.
+    """
+    nodes = {role: bundle.nodes(role) for role in GRAPH_FILES}
+    weights = {role: role_weight_bytes(bundle, role) for role in nodes}
+    row = kv_row_bytes(bundle)
+    return [
+        {
+            "role": state.role,
+            "width": state.width,
+            "outputs": state.outputs,
+            "segment": state.segment,
+            "weight_bytes": weights[state.role],
+            "multiply_adds": multiply_adds(nodes[state.role], state.width, state.outputs),
+            "kv_read_bytes": row * state.segment,
+            "kv_written_bytes": row * state.width,
+        }
+        for state in ReplayStates.of(bundle).all()
+    ]
 
 
 def _kv_row_bytes(node: Node) -> int:
@@ -71,9 +111,7 @@ def summarise(bundle: Bundle) -> dict[str, Any]:
         "plane_bytes": plane_bytes(bundle),
         "step_weight_bytes": {r: role_weight_bytes(bundle, r) for r in ("draft", "verify")},
         "kv_bytes_per_token": kv_bytes_per_token(bundle),
-        "replay_states": [
-            {"role": s.role, "width": s.width, "outputs": s.outputs, "segment": s.segment}
-            for s in ReplayStates.of(bundle).all()
-        ],
+        "replay_states": replay_state_costs(bundle),
+        "kv_workspace_bytes": kv_row_bytes(bundle) * replay.max_width,
         "kv_buffer_bytes": {str(s): kv_buffer_bytes(bundle, s) for s in replay.segments},
     }

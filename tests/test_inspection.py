@@ -11,6 +11,7 @@ from bitmtp_edge.engines.kv_buffer import KVBuffer
 from bitmtp_edge.inspection import (
     kv_buffer_bytes,
     kv_bytes_per_token,
+    kv_row_bytes,
     plane_bytes,
     role_weight_bytes,
     summarise,
@@ -70,5 +71,29 @@ def test_the_summary(tiny_bundle: Bundle) -> None:
     assert {width for role, width, _ in shapes if role == "draft"} == set(replay.draft_widths)
     assert {width for role, width, _ in shapes if role == "verify"} == set(replay.verify_widths)
     assert {("verify", 5, 5), ("verify", 5, 1), ("verify", 1, 1)} <= shapes
-    assert {"role": "draft", "width": 1, "outputs": 1, "segment": 512} in states
+    keys = ("role", "width", "outputs", "segment")
+    assert ("draft", 1, 1, 512) in [tuple(s[key] for key in keys) for s in states]
+    row = kv_row_bytes(tiny_bundle)
+    assert facts["kv_workspace_bytes"] == row * replay.max_width
     assert facts["kv_buffer_bytes"].keys() == {str(s) for s in replay.segments}
+
+
+def test_what_a_replay_state_costs(tiny_ternary_bundle: Bundle) -> None:
+    """Every width of blocks of 4, in every segment; linears a slot, the head an output."""
+    facts = summarise(tiny_ternary_bundle)
+    model, replay = tiny_ternary_bundle.model, tiny_ternary_bundle.replay
+    states = [s for s in facts["replay_states"] if s["segment"] == replay.segments[-1]]
+    assert len(facts["replay_states"]) == len(states) * len(replay.segments)
+    drafts = [(s["width"], s["outputs"]) for s in states if s["role"] == "draft"]
+    assert drafts == [(width, min(width, 4)) for width in range(1, 8)]
+    verifying = {(s["width"], s["outputs"]) for s in states if s["role"] == "verify"}
+    assert {(1, 1), (5, 5), (5, 1), (128, 1)} <= verifying
+    hidden, inner = model.hidden_size, model.intermediate_size
+    heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    slot = model.num_layers * hidden * (heads + 3 * inner)
+    for state in states:
+        products = state["width"] * slot + state["outputs"] * hidden * model.vocab_size
+        assert state["multiply_adds"] == products
+        assert state["kv_written_bytes"] == state["width"] * kv_row_bytes(tiny_ternary_bundle)
+        assert state["kv_read_bytes"] == replay.segments[-1] * kv_row_bytes(tiny_ternary_bundle)
+        assert state["weight_bytes"] == facts["step_weight_bytes"][state["role"]]

@@ -156,6 +156,8 @@ def _print(report: BenchReport) -> None:
         if policy.policy == "ar" or policy.same_tokens_as_ar is None:
             continue
         told = f"DIFFER from AR's: {policy.difference}"
+        if not policy.lossless:
+            told = f"may differ from AR's, and do, {policy.difference}"
         if policy.same_tokens_as_ar:
             told = f"are AR's, token for token ({policy.replies} replies)"
         click.echo(f"{_label(policy)}: its tokens {told}")
@@ -181,7 +183,10 @@ def _print_pairs(report: BenchReport) -> None:
 
 
 def _label(report: PolicyReport) -> str:
-    return report.policy if report.gamma is None else f"{report.policy}, gamma {report.gamma}"
+    if report.gamma is None:
+        return report.policy
+    drafts = "block" if "block" in report.settings else "gamma"
+    return f"{report.policy}, {drafts} {report.gamma}"
 
 
 def _policy_row(report: PolicyReport) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -39,13 +40,27 @@ def command(bundle: str, as_json: bool, no_hashes: bool) -> None:
         ("verify widths", _numbers(replay.verify_widths)),
         ("segments", _numbers(replay.segments)),
         ("  KV buffer", ", ".join(_mib(size) for size in facts["kv_buffer_bytes"].values())),
-        ("replay states", str(len(facts["replay_states"]))),
+        ("  workspace", f"{_mib(facts['kv_workspace_bytes'])} of each, {replay.max_width} rows"),
         ("operators", ", ".join(facts["operators"])),
         ("decoding", _decoding(opened.decoding)),
+        ("replay states", f"{len(facts['replay_states'])}, the same in every segment:"),
     ]
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
         click.echo(f"{label:{width}}  {text}")
+    _print_states([s for s in facts["replay_states"] if s["segment"] == replay.segments[0]])
+
+
+def _print_states(states: list[dict[str, Any]]) -> None:
+    """What a step costs, attention apart, whose work grows with the history."""
+    click.echo(
+        f"  {'role':6}  {'width':>5}  {'outputs':>7}  {'M mult-adds':>11}  {'KV written':>10}"
+    )
+    for state in states:
+        click.echo(
+            f"  {state['role']:6}  {state['width']:5}  {state['outputs']:7}  "
+            f"{state['multiply_adds'] / 1e6:11,.1f}  {state['kv_written_bytes'] / 2**10:6,.1f} KiB"
+        )
 
 
 def _decoding(defaults: DecodingDefaults) -> str:

@@ -63,6 +63,10 @@ class ForcedOutcomes(Policy):
         return self.policy.greedy_only
 
     @property
+    def lossless(self) -> bool:  # type: ignore[override]
+        return all(outcome.verified and outcome.accepted == 0 for outcome in self.outcomes)
+
+    @property
     def max_drafts(self) -> int:
         return self.policy.max_drafts
 

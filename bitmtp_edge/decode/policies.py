@@ -26,6 +26,8 @@ class Policy(ABC):
 
     greedy_only: ClassVar[bool] = False
     """Whether drafts are judged by their probability, which sampling has no use for."""
+    lossless: ClassVar[bool] = True
+    """Whether every token is one that AR would have given."""
 
     @property
     @abstractmethod
@@ -201,6 +203,7 @@ class ConfidenceOnly(BlockPolicy):
 
     name: ClassVar[str] = "confidence"
     greedy_only: ClassVar[bool] = True
+    lossless: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

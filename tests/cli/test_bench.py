@@ -12,6 +12,7 @@ import pytest
 
 from bitmtp_edge import benchmark, session
 from bitmtp_edge.benchmark import TimedEngine, read_prompts
+from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.loop import Decoder
 from bitmtp_edge.decode.stopping import StopRules
 from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
@@ -217,6 +218,8 @@ def test_prompt_files_that_are_none(tmp_path: Path, name: str, data: bytes, told
         (("--prompts", "PROMPTS", "--gamma", "0"), "--gamma"),
         (("--prompts", "PROMPTS", "--policy", "ar", "--gamma", "2"), "no effect on policy ar"),
         (("--prompts", "PROMPTS", "--policy", "magic"), "'magic' is not one of"),
+        (("--prompts", "PROMPTS", "--policy", "hybrid"), "no mask embeddings"),
+        (("--prompts", "PROMPTS", "--block", "4", "--policy", "ar"), "no effect on policy ar"),
         (("--prompts", "PROMPTS", "--engine", "magic"), "no engine 'magic'"),
         ((), "Missing option '--prompts'"),
     ],
@@ -243,6 +246,29 @@ def test_the_shipped_prompts_can_be_read() -> None:
 def test_every_policy_that_the_command_line_offers_can_be_had(bundle: Path) -> None:
     with session.Session.open(bundle) as opened:
         assert [opened.policy(name).name for name in opened.policies] == ["ar", "nested"]
+
+
+def test_blocks_are_compared_beside_each_other(
+    verb: Verb, tiny_ternary_bundle: Bundle, prompts: Path
+) -> None:
+    limits = ("--repeat", 1, "--max-new-tokens", 6, "--json")
+    blocks = ("--block", 2, "--block", 4, "--tau", 0.001)
+    done = verb("bench", tiny_ternary_bundle.path, "--prompts", prompts, *blocks, *limits)
+    report = done.json
+    assert done.code == 0 and report["ok"]
+    lossless = [p for p in report["policies"] if p["lossless"]]
+    assert [p["policy"] for p in lossless] == ["ar", "speculative", "speculative"]
+    assert all(p["same_tokens_as_ar"] for p in lossless)
+    assert not all(p["same_tokens_as_ar"] for p in report["policies"])
+    assert [(policy["policy"], policy["settings"]) for policy in report["policies"]] == [
+        ("ar", {}),
+        ("confidence", {"block": 2, "tau": 0.001}),
+        ("confidence", {"block": 4, "tau": 0.001}),
+        ("speculative", {"block": 2}),
+        ("speculative", {"block": 4}),
+        ("hybrid", {"block": 2, "tau": 0.001, "min_prefix": 2}),
+        ("hybrid", {"block": 4, "tau": 0.001, "min_prefix": 2}),
+    ]
 
 
 def test_the_time_of_python_is_measured_on_the_cpu_engine_alone(bundle: Path) -> None:

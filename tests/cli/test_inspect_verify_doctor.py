@@ -29,7 +29,15 @@ def test_inspect(verb: Verb, tiny_bundle: Bundle) -> None:
     assert table["context"] == "1,024 tokens"
     assert table["KV a token"] == "fp16 1,024 B, KV8 528 B, KV4 272 B"
     assert table["verify widths"] == "1 2 3 5 9 17 128"
-    assert table["replay states"] == "28"
+    assert table["replay states"] == "28, the same in every segment:"
+    states = done.out.split("the same in every segment:\n")[1].splitlines()
+    assert len(states) == 1 + 28 // 2
+    assert states[0].split() == ["role", "width", "outputs", "M", "mult-adds", "KV", "written"]
+    assert [line.split()[:3] for line in states[1:4]] == [
+        ["draft", "1", "1"],
+        ["verify", "1", "1"],
+        ["verify", "2", "1"],
+    ]
     assert table["decoding"] == "nested, gamma 2"
     for plane in ("base", "refinement", "scales", "other"):
         assert f"  {plane} " in done.out

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.session import Session
 
 from .conftest import Done
@@ -69,6 +70,44 @@ def test_policies_and_gammas_give_the_same_tokens(verb: Verb, bundle: Path) -> N
     expected = ids("--policy", "ar")
     for gamma in (1, 3, 4):
         assert ids("--policy", "nested", "--gamma", gamma) == expected
+
+
+def test_block_policies(verb: Verb, tiny_ternary_bundle: Bundle) -> None:
+    def run(*options: object) -> Done:
+        prompt = ("run", tiny_ternary_bundle.path, "--prompt", "an inn", "--max-new-tokens", 40)
+        return verb(*prompt, *options)
+
+    expected = run("--policy", "ar", "--json").json["token_ids"]
+    speculative = run("--policy", "speculative", "--block", 3, "--json").json
+    assert speculative["token_ids"] == expected
+    assert speculative["policy_settings"] == {"block": 3} and all(speculative["verified"])
+    settings = ("--policy", "hybrid", "--tau", 0.001, "--min-prefix", 1)
+    hybrid = run(*settings, "--json").json
+    assert hybrid["policy_settings"] == {"block": 4, "tau": 0.001, "min_prefix": 1}
+    assert len(hybrid["confident_lengths"]) == len(hybrid["verified"]) == hybrid["iterations"]
+    assert not any(hybrid["verified"][:-2])
+    told = f"{sum(hybrid['verified'])} of {hybrid['iterations']} iterations verified"
+    assert told in run(*settings).err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--block", "5"), "trained for blocks of 4 tokens: expected 2 to 4"),
+        (("--block", "0"), "--block"),
+        (("--tau", "0"), "tau is 0.0"),
+        (("--tau", "nan"), "tau is nan"),
+        (("--min-prefix", "5"), "min_prefix is 5: expected 1 to 4"),
+        (("--policy", "nested"), "its model has no base plane to draft with; choose ar or conf"),
+        (("--policy", "ar", "--block", "2"), "block has no effect on policy ar"),
+        (("--gamma", "2"), "gamma has no effect on policy hybrid"),
+        (("--temperature", "0.5"), "policy hybrid commits the most likely tokens"),
+    ],
+)
+def test_what_does_not_fit_a_model_with_masks(
+    verb: Verb, tiny_ternary_bundle: Bundle, options: tuple[str, ...], told: str
+) -> None:
+    assert told in verb("run", tiny_ternary_bundle.path, "--prompt", "Hi", *options).refused()
 
 
 def test_the_chat_template_is_applied_unless_raw(verb: Verb, bundle: Path) -> None:
@@ -136,6 +175,11 @@ def test_onnxruntime_runs_it_too(verb: Verb, bundle: Path) -> None:
         (("--prompt", "Hi", "--gamma", "0"), "--gamma"),
         (("--prompt", "Hi", "--gamma", "500"), "no verify window holds 501 tokens"),
         (("--prompt", "Hi", "--policy", "ar", "--gamma", "2"), "no effect on policy ar"),
+        (("--prompt", "Hi", "--block", "4"), "block has no effect on policy nested"),
+        (
+            ("--prompt", "Hi", "--policy", "hybrid"),
+            "no mask embeddings to draft with; choose ar or",
+        ),
         (("--prompt", "Hi", "--top-k", "5"), "no effect at temperature 0"),
         (("--prompt", "Hi", "--top-p", "0.9"), "no effect at temperature 0"),
         (("--prompt", "Hi", "--policy", "magic"), "'magic' is not one of 'ar', 'nested', 'conf"),

@@ -18,7 +18,14 @@ import tokenizers
 import bitmtp_edge.decode
 from bitmtp_edge.decode.generate import GenerationResult, generate
 from bitmtp_edge.decode.loop import Decoder
-from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from bitmtp_edge.decode.policies import (
+    AutoRegressive,
+    ConfidenceOnly,
+    Hybrid,
+    NestedSelfSpeculation,
+    Policy,
+    SpeculativeOnly,
+)
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.stopping import StopRules
@@ -46,8 +53,16 @@ def tokenizer() -> Tokenizer:
 def hashed(
     policy: Policy, context: int = 64, noise: int = 4, **settings: Any
 ) -> tuple[Decoder, HashEngine]:
-    widths = (1, policy.max_drafts + 1)
-    states = ReplayStates((8, 16, 64), (1,), widths, 4, context)
+    drafts = policy.max_drafts
+    states = ReplayStates(
+        (8, 16, 64),
+        tuple(range(1, max(2, 2 * drafts))),
+        (1, drafts + 1, 2 * drafts + 1),
+        4,
+        context,
+        draft_rows_final=not isinstance(policy, NestedSelfSpeculation),
+        mask_embeddings=1,
+    )
     engine = HashEngine(states, noise=noise)
     return Decoder(engine, states, policy, **settings), engine
 
@@ -116,7 +131,7 @@ def test_a_stop_beats_the_length_limit(tokenizer: Tokenizer) -> None:
     assert (result.text, result.finish_reason) == ("hebi", "stop")
 
 
-@pytest.mark.parametrize("policy", [AutoRegressive(), NestedSelfSpeculation(4)])
+@pytest.mark.parametrize("policy", [AutoRegressive(), NestedSelfSpeculation(4), SpeculativeOnly(4)])
 def test_limit_edges(tokenizer: Tokenizer, policy: Policy) -> None:
     for prompt, asked, count, reason in (
         ([3], 1, 1, "length"),
@@ -188,7 +203,8 @@ def test_a_seed_that_was_drawn_is_told_and_repeats_the_reply(tokenizer: Tokenize
 def test_random_turns_equal_autoregressive_ones(tokenizer: Tokenizer) -> None:
     for seed in range(150):
         draw = random.Random(seed)
-        policies = (AutoRegressive(), NestedSelfSpeculation(draw.randint(1, 8)))
+        drafting = draw.choice((NestedSelfSpeculation(draw.randint(1, 8)), SpeculativeOnly(5)))
+        policies = (AutoRegressive(), drafting)
         decoders = [hashed(policy)[0] for policy in policies]
         prompt: list[int] = [draw.randrange(END)]
         for _ in range(3):
@@ -243,12 +259,21 @@ def _is_ours(path: str) -> bool:
     return Path(path).resolve().parent == folder or path == HashEngine.promote.__code__.co_filename
 
 
-def test_an_interrupt_anywhere_leaves_a_sequence_that_goes_on(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [NestedSelfSpeculation(3), SpeculativeOnly(3), ConfidenceOnly(3, 0.01)],
+    ids=lambda policy: policy.name,
+)
+def test_an_interrupt_anywhere_leaves_a_sequence_that_goes_on(
+    tokenizer: Tokenizer, policy: Policy
+) -> None:
+    # Drafts that are always right make the policy that verifies none of them give AR's tokens too.
+    noise = 0 if policy.name == "confidence" else 2
     prompt, again = [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 8, 9, 1, 2]
     line, interrupted = 0, 0
     while True:
         line += 7
-        decoder, engine = hashed(NestedSelfSpeculation(3), noise=2)
+        decoder, engine = hashed(policy, noise=noise)
         generate(decoder, tokenizer, prompt[:4], 4, NO_STOP)
         expected = engine.reply(prompt, 10)
         pieces: list[str] = []
@@ -266,7 +291,25 @@ def test_an_interrupt_anywhere_leaves_a_sequence_that_goes_on(tokenizer: Tokeniz
             assert resumed.token_ids == engine.reply(tokens, 8)
         if trace.left > 0:
             break
-    assert interrupted > 50
+    assert interrupted > 40
+
+
+def test_what_a_hybrid_reply_tells_of_its_iterations(tokenizer: Tokenizer) -> None:
+    decoder, _ = hashed(Hybrid(4, 0.5, 2), noise=2)
+    result = generate(decoder, tokenizer, [1, 2, 3], 40, NO_STOP)
+    told = list(
+        zip(result.confident_lengths, result.accepted_lengths, result.verified, strict=True)
+    )
+    assert len(told) == result.iterations
+    assert {verified for *_, verified in told} == {True, False}
+    for confident, accepted, verified in told[:-2]:  # the last have fewer drafts
+        assert verified == (confident < 2)
+        assert verified or accepted == confident
+    assert sum(a + v for _, a, v in told) >= result.generated_tokens
+    assert result.verify_steps == sum(result.verified)
+    assert result.policy_settings == {"block": 4, "tau": 0.5, "min_prefix": 2}
+    plain = generate(hashed(AutoRegressive())[0], tokenizer, [1, 2, 3], 5, NO_STOP)
+    assert (plain.confident_lengths, plain.verified) == ([], [True] * 5)
 
 
 def test_an_interrupt_keeps_what_was_shown(tokenizer: Tokenizer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,34 @@ def test_windows_keep_the_contract(width: int) -> None:
                 assert visible_slots(window, spare) == [spare]
                 assert window.positions[spare] == start == window.history_length
                 assert window.token_ids[spare] == 0
+
+
+def test_a_block_with_full_attention() -> None:
+    window = causal_window([1, 2, 3], 1, [-1, -2], 6, 3, 4, two_way=2)
+    assert window.mask.tolist() == [[0b1], [0b11], [0b1111], [0b1111], [0b10000], [0b100000]]
+    assert window.token_ids.tolist() == [2, 3, -1, -2, 0, 0]
+    state = ReplayState(6, 4, 64, "draft")
+    check_window(state, window, masks=2, full_blocks=True)
+    with pytest.raises(AssertionError, match="slot 2 sees positions"):
+        check_window(state, window, masks=2)
+    causal = causal_window([1, 2, 3], 1, [-1, -2], 6, 3, 4)
+    check_window(state, causal, masks=2)
+    with pytest.raises(AssertionError, match="slot 2 sees positions"):
+        check_window(state, causal, masks=2, full_blocks=True)
+
+
+def test_masks_stand_in_the_draft_role_behind_the_tokens() -> None:
+    draft, verify = ReplayState(3, 1, 64, "draft"), ReplayState(3, 1, 64, "verify")
+    window = causal_window([1, 2], 0, [-1], 3, 1, 1)
+    check_window(draft, window, masks=1)
+    with pytest.raises(AssertionError, match="the verify role has no masks"):
+        check_window(verify, window, masks=1)
+    with pytest.raises(AssertionError, match=r"masks have ids -1 \.\. 0"):
+        check_window(draft, window)
+    with pytest.raises(AssertionError, match=r"masks have ids -1 \.\. -1"):
+        check_window(draft, causal_window([1, 2], 0, [-2], 3, 1, 1), masks=1)
+    with pytest.raises(AssertionError, match="slot 2, a token, sees a mask"):
+        check_window(draft, replace(window, token_ids=np.array([1, -1, 5], np.int32)), masks=1)
 
 
 def test_a_window_has_the_dtypes_of_the_contract() -> None:
@@ -82,6 +112,20 @@ def test_a_step_takes_the_narrowest_state() -> None:
     assert known.state("draft", 1, 1, 512) == ReplayState(1, 1, 512, "draft")
     assert known.state("draft", 5, 4, 512) == ReplayState(5, 4, 512, "draft")
     assert known.state("draft", 1, 1, 512) is known.state("draft", 1, 1, 512)
+
+
+def test_drafts_of_another_block_have_other_outputs() -> None:
+    known = states(segments=(512,), context=512)
+    assert known.with_draft_outputs(4) is known
+    two = known.with_draft_outputs(2)
+    assert two.state("draft", 3, 2, 512) == ReplayState(4, 2, 512, "draft")
+    assert {s.outputs for s in two.all() if s.role == "draft"} == {1, 2}
+
+
+def test_mask_ids() -> None:
+    assert states(mask_embeddings=1).mask_ids(3) == [-1, -1, -1]
+    assert states(mask_embeddings=7).mask_ids(3) == [-1, -2, -3]
+    assert states().mask_ids(0) == []
 
 
 def test_what_fits_nowhere_is_refused() -> None:
@@ -178,6 +222,27 @@ def test_the_prefix_stays_aligned() -> None:
     assert (prefix.verified, prefix.pending) == (0, [1])
     prefix.keep_drafted(0)
     prefix.drop_tentative()
+
+
+def test_the_prefix_of_a_block_draft() -> None:
+    prefix = AcceptedPrefix()
+    prefix.resume([1, 2, 3])
+    prefix.keep_verified(2)
+    prefix.keep_drafted(1)  # the anchor's row
+    prefix.settle()
+    assert (prefix.verified, prefix.drafted, prefix.verify_start) == (3, 3, 2)
+    prefix.drop_tentative()  # an interrupt here
+    assert (prefix.verified, prefix.drafted) == (2, 2)
+    prefix.keep_drafted(1)
+    prefix.settle()
+    prefix.commit_unverified([4, 5])
+    assert (prefix.tokens, prefix.verified, prefix.pending) == ([1, 2, 3, 4, 5], 3, [4, 5])
+    prefix.keep_drafted(2)
+    prefix.settle()
+    prefix.truncate(9)
+    assert (prefix.verified, prefix.pending) == (4, [5])
+    prefix.commit_unverified([6])
+    assert prefix.pending == [5, 6]
 
 
 def test_a_broken_prefix_is_noticed() -> None:
