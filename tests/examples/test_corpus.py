@@ -1,0 +1,246 @@
+"""The corpus recipe: worked arithmetic, text extraction, held-out items."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+TRAINING = Path(__file__).parents[2] / "examples" / "training"
+EVAL = TRAINING / "eval"
+COUNTS = {
+    "gsm_seen": 200, "gsm_unseen": 150, "arithmetic": 100, "legs": 100, "sorting": 100,
+    "reversal": 100, "humaneval": 60, "chat": 60,
+}  # fmt: skip
+
+
+@pytest.fixture
+def recipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of the recipe by name, and forgets it afterwards."""
+    monkeypatch.syspath_prepend(str(TRAINING))
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(TRAINING) in str(
+            sys.modules[name].__file__
+        ):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("so 30 + 7 = 37 spoons.", "so 30 + 7 = 37 spoons."),
+        ("54*11 = 594", "54*11 = 54*10+54*1 = 540+54 = 594"),
+        ("£40 + £90 + £266 = £396", "£40 + £90 + £266 = 130 + 266 = £396"),
+        ("864/24 = 36", "864/24 = (720+144)/24 = 30+6 = 36"),
+        ("1200 * 0.3=360", "1200 * 0.3=1200 * 3 / 10=3600 / 10=360"),
+        ("72*0.25=18", "72*0.25=72/4=18"),
+        ("4 x $20,000 = $80,000", "4 x $20,000 = $80,000"),
+        ("2 x 40,000 / 5 = 16,000", "2 x 40,000 / 5 = 80,000 / 5 = 16,000"),
+        ("121 / 242 * 100% = 50%", "121 / 242 * 100% = 50%"),
+        ("2(76+35) = 222", "2(76+35) = 222"),
+        ("12 / 7 = 1.71", "12 / 7 = 1.71"),
+    ],
+)
+def test_equations_are_written_out(recipe: Any, text: str, written: str) -> None:
+    assert recipe("worked").write_out(text) == written
+
+
+@pytest.mark.parametrize("text", ["13*0.5=6", "2 + 2 = 5", "12 / 7 = 1.7142", "9 / 0 = 0"])
+def test_a_wrong_equation_is_refused(recipe: Any, text: str) -> None:
+    assert recipe("worked").write_out(text) is None
+
+
+def test_every_link_of_a_chain_has_the_same_value(recipe: Any) -> None:
+    worked, rng = recipe("worked"), Random(7)
+    chained = 0
+    for _ in range(3000):
+        values = [Fraction(rng.randrange(1, 10 ** rng.randint(1, 4)))]
+        operators = []
+        for _ in range(rng.randint(1, 3)):
+            operators.append(rng.choice("+-*/"))
+            places = rng.choice((1, 1, 10, 100))
+            values.append(Fraction(rng.randrange(1, 10 ** rng.randint(1, 3)), places))
+        if rng.random() < 0.3:
+            values, operators = [values[0] * values[1], values[1]], ["/"]
+        expected = worked.evaluate(values, operators)
+        for link in worked.links(values, operators, worked.Style()):
+            exact = re.sub(r"\d+(\.\d+)?", lambda number: f"Fraction('{number[0]}')", link)
+            assert eval(exact) == expected, (values, operators, link)
+            chained += 1
+    assert chained > 2000
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("3 + 4 = 7\n#### 7", "7"),
+        ("#### 1\nno, better:\n#### 78,000.\n", "78000"),
+        ("first\nthe, last, line.", "the last line"),
+        ("", ""),
+    ],
+)
+def test_final_answer(recipe: Any, reply: str, answer: str) -> None:
+    assert recipe("tasks").final_answer(reply) == answer
+
+
+PAGE = """<html><body><nav>Menu</nav><div class="body" role="main"><h1>Files<a>¶</a></h1>
+<p>How files are read and written.</p><h2>Opening</h2>
+<p>A file is opened with <code>open</code>, which gives back an object with a method <em>read</em>.
+</p><pre>with open(name) as file:
+    text = file.read()</pre><div><dl><dt>close(file)[source]#</dt><dd><p>Ends all work with the file
+and gives its memory back to the operating system.</p></dd></dl></div><script>var a;</script></div>
+<p>Last updated</p></body></html>"""
+
+
+def test_a_page_gives_text_and_questions(recipe: Any, tmp_path: Path) -> None:
+    documents = recipe("documents")
+    (tmp_path / "page.html").write_text(PAGE, encoding="utf-8")
+    blocks = documents.page_blocks(tmp_path / "page.html")
+    assert blocks[:2] == [("h1", "Files"), ("p", "How files are read and written.")]
+    assert not [text for _, text in blocks if "Menu" in text or "var" in text or "Last" in text]
+    [page] = documents.page_texts(blocks)
+    assert "## Opening" in page["text"]
+    assert "```\nwith open(name) as file:\n    text = file.read()\n```" in page["text"]
+    opening, close = list(documents.page_chats(blocks))
+    assert "Opening" in opening["messages"][0]["content"]
+    assert "Files" in opening["messages"][0]["content"]
+    assert opening["messages"][1]["content"].endswith("text = file.read()\n```")
+    assert "`close(file)`" in close["messages"][0]["content"]
+    assert close["messages"][1]["content"].startswith("Ends all work with the file and gives")
+
+
+def test_repeated_paragraphs_are_dropped(recipe: Any) -> None:
+    documents = recipe("documents")
+    blocks = [("h2", "A heading that every single page of the book repeats"), ("p", "x" * 40)]
+    seen: set[int] = set()
+    assert documents.fresh(blocks, seen) == blocks
+    assert documents.fresh(blocks, seen) == blocks[:1]
+
+
+def test_wordnet_entries_become_questions(recipe: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "usr/share/wordnet"
+    folder.mkdir(parents=True)
+    for speech in ("noun", "verb", "adj", "adv"):
+        (folder / f"data.{speech}").write_text("  1 licence\n", encoding="utf-8")
+        (folder / f"index.{speech}").write_text("  1 licence\n", encoding="utf-8")
+    (folder / "data.verb").write_text(
+        "00000042 29 v 02 snooze 0 drowse 0 001 @ 00014742 v 0000 01 + 02 00 | sleep lightly; "
+        '"they snooze after lunch"\n',
+        encoding="utf-8",
+    )
+    (folder / "index.verb").write_text("snooze v 1 1 @ 1 0 00000042\n", encoding="utf-8")
+    [sample] = recipe("documents").wordnet(tmp_path)
+    question, reply = (message["content"] for message in sample["messages"])
+    assert "snooze" in question
+    assert "sleep lightly" in reply
+    assert "For example: they snooze after lunch." in reply
+    assert not list(recipe("documents").wordnet(tmp_path, only_common=True))
+
+
+SOURCE = '''
+def add(left, right):
+    """Add two numbers that a caller has read from a file."""
+    total = left + right
+    if total < 0:
+        raise ValueError("the numbers of this file are never negative")
+    return total
+'''
+
+
+def test_functions_become_questions(recipe: Any) -> None:
+    samples = list(recipe("program_text").function_chats(SOURCE, Random(1)))
+    assert len(samples) == 2
+    for sample in samples:
+        question, reply = (message["content"] for message in sample["messages"])
+        if reply.startswith("```python\n"):
+            assert ast.parse(reply[len("```python\n") : -len("\n```")])
+        else:
+            assert reply == "Add two numbers that a caller has read from a file."
+            assert reply not in question
+
+
+def test_ten_words_in_a_row_are_an_overlap(recipe: Any, tmp_path: Path) -> None:
+    overlap = recipe("overlap")
+    (tmp_path / "eval.jsonl").write_text(
+        json.dumps({"cases": ["One two three four, five six seven eight nine ten eleven."]}) + "\n"
+    )
+    blocked = overlap.blocked_grams([tmp_path])
+    assert overlap.grams("so: TWO three (four) five six seven eight nine ten eleven!") & blocked
+    assert not overlap.grams("two three four five six seven eight nine ten, not eleven") & blocked
+
+
+def test_the_evaluation_files_are_whole() -> None:
+    assert sum(path.stat().st_size for path in EVAL.iterdir()) < 600_000
+    for name, count in COUNTS.items():
+        records = [json.loads(line) for line in (EVAL / f"{name}.jsonl").read_text().splitlines()]
+        assert len(records) == count
+        assert len({record["prompt"] for record in records}) == count
+        for record in records:
+            assert sorted(record) == ["answer", "prompt", "task"]
+            assert record["task"] == name
+            assert (record["answer"] is None) == (name in ("humaneval", "chat"))
+
+
+def test_held_out_prompts_are_barred(recipe: Any) -> None:
+    make_corpus, documents = recipe("make_corpus"), recipe("documents")
+    line = (EVAL / "legs.jsonl").read_text().splitlines()[0]
+    assert not make_corpus._is_clean(documents.chat(json.loads(line)["prompt"], "12"), False)
+    assert make_corpus._is_clean(documents.chat("Something else", "12"), False)
+
+
+class TestTasks:
+    """Whatever needs reasoning-gym."""
+
+    @pytest.fixture(autouse=True)
+    def reasoning_gym(self) -> None:
+        pytest.importorskip("reasoning_gym")
+
+    def test_the_held_out_templates_are_a_seeded_draw(self, recipe: Any) -> None:
+        tasks = recipe("tasks")
+        served = list(tasks.gsm_templates())
+        assert sorted(Random(20250).sample(served, 15)) == list(tasks.HELD_OUT_TEMPLATES)
+        assert not set(tasks.seen_templates()) & set(tasks.HELD_OUT_TEMPLATES)
+        assert len(tasks.seen_templates()) == len(served) - 15 - len(tasks.PUBLIC_TEMPLATES)
+
+    @pytest.mark.parametrize("task", ["gsm", "arithmetic", "legs", "sorting", "reversal"])
+    def test_replies_end_in_their_answer(self, recipe: Any, task: str) -> None:
+        tasks, worked = recipe("tasks"), recipe("worked")
+        for item in islice(tasks.TASKS[task](Random(3)), 300):
+            assert tasks.final_answer(item.reply) == tasks.final_answer(item.answer)
+            assert all(equation.holds() for _, equation in worked.equations(item.reply))
+
+    def test_drills_are_right(self, recipe: Any) -> None:
+        drills = recipe("drills")
+        for _ in range(500):
+            _, solved = drills.drill(Random(_))
+            plain = re.sub("[$€£,]", "", solved).replace("x", "*").replace("×", "*")
+            links = [eval(link.replace("÷", "/")) for link in plain.split("=")]
+            assert max(links) - min(links) < 1e-6, solved
+
+    def test_the_same_seed_writes_the_same_file(self, tmp_path: Path) -> None:
+        for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+            command = [sys.executable, str(TRAINING / "make_corpus.py"), str(tmp_path / name)]
+            options = ["--scale", "0.002", "--only", "legs", "--seed", seed]
+            subprocess.run([*command, *options], check=True, capture_output=True)
+        a, b, c = ((tmp_path / name / "legs.jsonl").read_text() for name in "abc")
+        assert a == b != c
+        lines = a.splitlines()
+        assert len(lines) == 400
+        assert len({json.loads(line)["messages"][0]["content"] for line in lines}) == 400
