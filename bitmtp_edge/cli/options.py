@@ -159,25 +159,32 @@ def block_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
     )
 
 
+def tau_option(function: Function) -> Function:
+    return click.option(
+        "--tau",
+        type=float,
+        metavar="P",
+        help="Probability from which on policies confidence and hybrid are sure of a draft "
+        "[default: the bundle's].",
+    )(function)
+
+
+def min_prefix_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
+    """``--min-prefix``, as the argument ``name``."""
+    return click.option(
+        "--min-prefix",
+        *name,
+        type=Count,
+        multiple=multiple,
+        metavar="N",
+        help="Shortest run of sure drafts that policy hybrid commits unverified"
+        f"{_COMPARE * multiple} [default: the bundle's].",
+    )
+
+
 def threshold_options(function: Function) -> Function:
     """Adds ``tau`` and ``min_prefix``; None where the bundle's own default holds."""
-    return _with_options(
-        function,
-        click.option(
-            "--tau",
-            type=float,
-            metavar="P",
-            help="Probability from which on policies confidence and hybrid are sure of a draft "
-            "[default: the bundle's].",
-        ),
-        click.option(
-            "--min-prefix",
-            type=Count,
-            metavar="N",
-            help="Shortest run of sure drafts that policy hybrid commits unverified [default: the "
-            "bundle's].",
-        ),
-    )
+    return _with_options(function, tau_option, min_prefix_option())
 
 
 def decoding_options(function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""docs/commands.md has every option of every verb, and every field of the JSON of run and bench."""
+"""docs/commands.md has every option of every verb, and the JSON fields of run, bench and eval."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from bitmtp_edge.benchmark import BenchReport, PolicyReport, ReplyRow, StepCost
 from bitmtp_edge.cli import cli
 from bitmtp_edge.decode.generate import GenerationResult
+from bitmtp_edge.evaluation_report import EvalReport, ItemRow, PolicyFigures, TaskFigures
 
 TEXT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
 PARTS = TEXT.split("\n## ")
@@ -55,6 +56,10 @@ def test_every_option_of_a_verb(verb: str) -> None:
         (3, 1, PolicyReport, []),
         (3, 2, StepCost, []),
         (3, 3, ReplyRow, []),
+        (4, 0, EvalReport, ["ok"]),
+        (4, 1, PolicyFigures, []),
+        (4, 2, TaskFigures, []),
+        (4, 3, ItemRow, []),
     ],
 )
 def test_every_field_in_order(part: int, table: int, kind: type, extra: list[str]) -> None:
