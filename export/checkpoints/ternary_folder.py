@@ -60,6 +60,9 @@ class TernaryFolder(FolderCheckpoint, TernaryCheckpoint):
         self._group_size: int = size
         rest = {key: raw.values[key] for key in raw.values if key != "quantization_config"}
         super().__init__(folder, RawConfig(rest, raw.where))
+        name = raw.get("_name_or_path")
+        if isinstance(name, str) and name and "/" not in name:
+            self.name = name  # the folder's is often just "model"
         try:
             self.multi_token = self._read_multi_token(raw.block("bitmtp"))
         except BaseException:

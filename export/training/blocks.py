@@ -1,10 +1,10 @@
 """Masked blocks (BitMTP section 3.2): where they lie behind a row, what they see and predict.
 
-A training row is L clean tokens and then, for each of its blocks, D - 1 mask slots. A block's anchor
-is a clean token at position p: the anchor itself predicts d_1, as next-token prediction does anyway,
-and the mask at p + j predicts d_{j+1}. Masks see the clean tokens of their sample up to the anchor
-and the earlier masks of their block; clean tokens never see a mask, so the autoregressive path is
-what it would be without them.
+A training row is L clean tokens and then, for each of its blocks, D - 1 mask slots. A block's
+anchor is a clean token at position p: the anchor itself predicts d_1, as next-token prediction does
+anyway, and the mask at p + j predicts d_{j+1}. Masks see the clean tokens of their sample up to the
+anchor and the earlier masks of their block; clean tokens never see a mask, so the autoregressive
+path is what it would be without them.
 """
 
 from __future__ import annotations

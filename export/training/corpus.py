@@ -6,6 +6,7 @@ A source is a JSONL file. Each line is ``{"text": ...}``, all of which is predic
 
 from __future__ import annotations
 
+import itertools
 import json
 from array import array
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from bitmtp_edge.progress import Progress
 from bitmtp_edge.text.chat_template import ChatTemplate
 
 from .blocks import STARTS, TARGET
+from .files import new_file
 
 BATCH_LINES = 4096
 OPEN_ROWS = 64  # rows that wait for a sample that fills them
@@ -42,19 +44,38 @@ class Corpus:
 
 class Encoder:
     """Samples to ids and flags. Each assistant turn is tokenised apart from what it answers, as it
-    is when it is generated."""
+    is when it is generated. The template sees the names of ``bos_id`` and ``end_id``."""
 
-    def __init__(self, tokenizer_json: str, template: str | None, end_id: int) -> None:
+    def __init__(
+        self, tokenizer_json: str, template: str | None, end_id: int, bos_id: int | None = None
+    ) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
-        self.template = None if template is None else ChatTemplate(template)
         self.end_id = end_id
+        self.template: ChatTemplate | None = None
+        if template is not None:
+            bos, end = (
+                (None if token is None else self.tokenizer.id_to_token(token)) or ""
+                for token in (bos_id, end_id)
+            )
+            self.template = ChatTemplate(template, bos_token=bos, eos_token=end)
 
     def segments(self, line: str, where: str) -> list[Segment]:
         """The pieces of the sample on ``line``. UserError if it is not a sample."""
         try:
             sample = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where} is not JSON: {error}") from None
+        try:
+            segments = self._pieces(sample)
+            for text, _ in segments:
+                text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{where} holds half a surrogate pair, which is no text") from None
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        return segments
+
+    def _pieces(self, sample: object) -> list[Segment]:
         if isinstance(sample, dict) and isinstance(sample.get("text"), str):
             return [(sample["text"], True)]
         messages = sample.get("messages") if isinstance(sample, dict) else None
@@ -66,14 +87,13 @@ class Encoder:
         )
         if not messages or not turns:
             raise UserError(
-                f'{where}: expected {{"text": ...}} or {{"messages": [{{"role": ..., "content": '
-                f"...}}, ...]}}"
+                'expected {"text": ...} or {"messages": [{"role": ..., "content": ...}, ...]}'
             )
-        return self._turns(messages, where)
+        return self._turns(messages)
 
-    def _turns(self, messages: list[dict[str, str]], where: str) -> list[Segment]:
+    def _turns(self, messages: list[dict[str, str]]) -> list[Segment]:
         if self.template is None:
-            raise UserError(f"{where} has messages, but the checkpoint has no chat template")
+            raise UserError("it has messages, but the checkpoint has no chat template")
         segments: list[Segment] = []
         shown = 0
         for index, turn in enumerate(messages):
@@ -83,13 +103,13 @@ class Encoder:
             reply = self.template.render(messages[: index + 1], add_generation_prompt=False)
             if not reply.startswith(prompt):
                 raise UserError(
-                    f"{where}: the chat template does not write an assistant's turn behind the "
-                    "prompt it gives; train on texts instead"
+                    "the chat template does not write an assistant's turn behind the prompt it "
+                    "gives; train on texts instead"
                 )
             segments += [(prompt[shown:], False), (reply[len(prompt) :], True)]
             shown = len(reply)
         if not segments:
-            raise UserError(f"{where}: no message of the role assistant, so nothing to learn")
+            raise UserError("no message of the role assistant, so nothing to learn")
         return segments
 
     def encode(self, batch: list[list[Segment]]) -> Iterator[tuple[list[int], list[int]]]:
@@ -112,12 +132,13 @@ class Encoder:
 def build_corpus(source: Path, encoder: Encoder, length: int, vocabulary: int) -> Corpus:
     """Packs the samples of a JSONL file into rows of ``length`` tokens.
 
-    Samples longer than a row are cut in pieces. UserError names the line that is no sample.
+    Samples longer than a row are cut in pieces. UserError names the line that is no sample, and a
+    token id that a model of ``vocabulary`` ids lacks.
     """
     tokens, flags, lengths = array("i"), array("B"), array("i")
     size = source.stat().st_size
     with source.open(encoding="utf-8") as file, Progress(size, source.name, "bytes") as progress:
-        for number, lines in _batches(file):
+        for number, lines in _batches(file, source):
             batch = [
                 encoder.segments(line, f"{source}: line {number + offset}")
                 for offset, line in enumerate(lines)
@@ -133,8 +154,14 @@ def build_corpus(source: Path, encoder: Encoder, length: int, vocabulary: int) -
             progress.advance(sum(len(line.encode()) for line in lines))
     if not lengths:
         raise UserError(f"{source} holds no samples")
+    packed = np.frombuffer(tokens, np.int32)
+    if packed.max() >= vocabulary:
+        raise UserError(
+            f"the tokenizer gives token id {packed.max()}, and the model has only {vocabulary}: "
+            "tokenizer and weights belong to different models"
+        )
     return _pack(
-        np.frombuffer(tokens, np.int32),
+        packed,
         np.frombuffer(flags, np.uint8),
         np.frombuffer(lengths, np.int32),
         length,
@@ -142,15 +169,20 @@ def build_corpus(source: Path, encoder: Encoder, length: int, vocabulary: int) -
     )
 
 
-def _batches(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    number, batch = 1, []
-    for line in lines:
-        batch.append(line)
-        if len(batch) == BATCH_LINES:
-            yield number, batch
-            number, batch = number + len(batch), []
-    if batch:
+def _batches(lines: Iterator[str], source: Path) -> Iterator[tuple[int, list[str]]]:
+    """Lines in batches, each with the number of its first."""
+    number = 1
+    while True:
+        try:
+            batch = list(itertools.islice(lines, BATCH_LINES))
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{source} is not UTF-8 text (behind line {number - 1}): expected a JSONL file"
+            ) from None
+        if not batch:
+            return
         yield number, batch
+        number += len(batch)
 
 
 def _pack(
@@ -208,7 +240,7 @@ def cached_corpus(
         found = json.loads((cache / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         found = None
-    if found is not None and not present:
+    if not present and isinstance(found, dict):
         facts["bytes"] = found.get("bytes")
     if found != facts:
         if not present:
@@ -220,7 +252,9 @@ def cached_corpus(
     try:
         rows = np.load(cache / ROWS_FILE, mmap_mode="r")
         flags = np.load(cache / FLAGS_FILE, mmap_mode="r")
-    except (OSError, ValueError) as error:
+        if rows.ndim != 2 or rows.shape[1] != length or flags.shape != rows.shape:
+            raise ValueError(f"rows of shape {rows.shape}, flags of {flags.shape}")
+    except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{cache} is damaged ({error}): delete it and prepare again") from None
     return Corpus(rows, flags)
 
@@ -230,13 +264,10 @@ def _save(corpus: Corpus, cache: Path, facts: dict[str, object]) -> None:
         cache.mkdir(parents=True, exist_ok=True)
         (cache / FACTS_FILE).unlink(missing_ok=True)
         for name, values in ((ROWS_FILE, corpus.rows), (FLAGS_FILE, corpus.flags)):
-            partial = cache / f"{name}.partial"
-            with partial.open("wb") as file:
+            with new_file(cache / name) as file:
                 np.save(file, values)
-            partial.replace(cache / name)
-        partial = cache / f"{FACTS_FILE}.partial"
-        partial.write_text(json.dumps(facts), encoding="utf-8")
-        partial.replace(cache / FACTS_FILE)
+        with new_file(cache / FACTS_FILE) as file:
+            file.write(json.dumps(facts).encode())
     except OSError as error:
         raise UserError(f"cannot write the prepared rows: {describe_os_error(error)}") from None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from bitmtp_edge.errors import missing_extra
+from bitmtp_edge.errors import UserError
+
+from .files import new_file
 
 LOG_FILE, PLOT_FILE = "log.csv", "losses.svg"
 COLUMNS = (
@@ -16,18 +19,34 @@ COLUMNS = (
 
 
 class Log:
-    """Rows of :data:`COLUMNS`, appended and flushed; what a resumed run will do again is dropped."""
+    """Rows of :data:`COLUMNS`, appended and flushed; what a resumed run will do again is dropped.
+
+    seconds: what the kept rows took.
+    """
 
     def __init__(self, folder: Path, from_step: int) -> None:
         self.path = folder / LOG_FILE
-        kept: list[dict[str, str]] = []
-        if from_step and self.path.is_file():
-            with self.path.open(encoding="utf-8", newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= from_step]
-        with self.path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="")
-            writer.writeheader()
-            writer.writerows(kept)
+        kept = self._rows(from_step) if from_step and self.path.is_file() else []
+        self.seconds = float(kept[-1]["seconds"]) if kept else 0.0
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(kept)
+        with new_file(self.path) as file:
+            file.write(text.getvalue().encode())
+
+    def _rows(self, last: int) -> list[dict[str, str]]:
+        """Rows up to the step ``last``, without the half of one that a killed run left."""
+        with self.path.open(encoding="utf-8", newline="") as file:
+            try:
+                whole = [row for row in csv.DictReader(file) if None not in row.values()]
+                kept = [row for row in whole if int(row["step"]) <= last]
+                sound = all(row.keys() == set(COLUMNS) and float(row["seconds"]) for row in kept)
+            except (ValueError, KeyError, csv.Error):
+                sound = False
+        if not sound:
+            raise UserError(f"{self.path} is damaged: delete it, and the run begins a new one")
+        return kept
 
     def add(self, values: Mapping[str, float]) -> None:
         """Appends a row; counts stay whole, the rest has five digits."""
@@ -41,12 +60,7 @@ class Log:
 
 def plot_losses(folder: Path) -> Path:
     """Draws both losses, training and held out, and the held-out prefix; returns the picture."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise missing_extra("matplotlib", "train") from None
-    matplotlib.use("svg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     with (folder / LOG_FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -55,7 +69,8 @@ def plot_losses(folder: Path) -> Path:
         points = [(float(row["tokens"]) / 1e6, float(row[name])) for row in rows if row[name]]
         return [x for x, _ in points], [y for _, y in points]
 
-    figure, (losses, prefix) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    losses, prefix = figure.subplots(1, 2)
     for name, label, colour, style in (
         ("ntp", "next token", "C0", {"alpha": 0.35}),
         ("mtp", "masks", "C1", {"alpha": 0.35}),
@@ -75,8 +90,6 @@ def plot_losses(folder: Path) -> Path:
         title="held-out text",
     )
     path = folder / PLOT_FILE
-    partial = path.with_name(f"{path.name}.partial")
-    figure.savefig(partial, format="svg", metadata={"Date": None})
-    pyplot.close(figure)
-    partial.replace(path)
+    with new_file(path) as picture:
+        figure.savefig(picture, format="svg", metadata={"Date": None})
     return path

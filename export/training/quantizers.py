@@ -1,7 +1,7 @@
 """The quantisers of the forward pass, with straight-through gradients.
 
-Each computes what the deployed operator computes (docs/numerics.md), so that what is trained is what
-is exported; backward they are the identity.
+Each computes what the deployed operator computes (docs/numerics.md), so that what is trained is
+what is exported; backward they are the identity.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ SMALLEST = 1e-6  # keeps an all-zero group or token from dividing by zero
 def ternary_codes(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     """BitNet's absmean rule: codes {-1, 0, 1} and scales of a weight [N, K].
 
-    Codes have the weight's shape and dtype; scales are [N, K / group_size], or [1] for group_size 0.
-    A scale is rounded to fp16, as it is stored.
+    Codes have the weight's shape and dtype; scales are [N, K / group_size], or [1] for group_size
+    0. A scale is rounded to fp16, as it is stored.
     """
     if group_size == 0:
         scale = weight.abs().mean().clamp(min=SMALLEST).half().to(weight.dtype).reshape(1)

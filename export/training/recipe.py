@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,9 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """Reads and checks a recipe. UserError names the field that is wrong."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ImportError:  # Python 3.10
+    else:
         try:
             import tomli as tomllib
         except ImportError:
@@ -105,6 +106,10 @@ def read_recipe(path: Path) -> Recipe:
         raise UserError(f"{path} is not a TOML file: {error}") from None
     recipe = read_record(Recipe, values, str(path))
     _check(recipe, str(path))
+    try:
+        rows_by_source(recipe)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     return recipe
 
 
@@ -134,6 +139,18 @@ def _check(recipe: Recipe, where: str) -> None:
             f"{where}: schedule.length is {schedule.length}, expected more than the block of "
             f"{objective.block}"
         )
+    if objective.blocks > schedule.length:
+        raise UserError(
+            f"{where}: objective.blocks is {objective.blocks}, expected at most schedule.length, "
+            f"{schedule.length}: every block has an anchor of its own"
+        )
+    if schedule.warmup >= schedule.steps:
+        raise UserError(
+            f"{where}: schedule.warmup is {schedule.warmup}, expected fewer than schedule.steps, "
+            f"{schedule.steps}"
+        )
+    if not 0 <= schedule.seed < 1 << 32:
+        raise UserError(f"{where}: schedule.seed is {schedule.seed}, expected 0 to {(1 << 32) - 1}")
     if objective.block_attention not in ("causal", "full"):
         raise UserError(
             f"{where}: objective.block_attention is {objective.block_attention!r}, expected "
@@ -145,7 +162,6 @@ def _check(recipe: Recipe, where: str) -> None:
         "schedule.final_rate": schedule.final_rate,
         "schedule.warmup": schedule.warmup,
         "schedule.weight_decay": schedule.weight_decay,
-        "schedule.seed": schedule.seed,
     }
     for name, value in not_negative.items():
         if not 0 <= value < float("inf"):
@@ -158,6 +174,11 @@ def _check(recipe: Recipe, where: str) -> None:
     for name, value in positive.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{where}: {name} is {value}, expected more than 0")
+    for name in recipe.sources:
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise UserError(
+                f"{where}: a source is called {name!r}, expected letters, digits, - and _"
+            )
     if not recipe.sources:
         raise UserError(f"{where}: no sources; expected at least one [sources.NAME]")
     if objective.distillation and not any(source.distil for source in recipe.sources.values()):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from bitmtp_edge.errors import UserError, describe_os_error
+from bitmtp_edge.errors import UserError, describe_os_error, missing_extra
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.base import Checkpoint, ModelConfig
@@ -19,8 +20,8 @@ from .model import Decoder
 from .recipe import Recipe, read_recipe
 from .saved import write_trained
 from .student import build_student, build_teacher, student_config
-from .trainer import Trainer
-from .vocabulary import prune_tokenizer
+from .trainer import STATE_FILE, Trainer
+from .vocabulary import first_difference, prune_tokenizer
 
 MODEL_FOLDER = "model"
 
@@ -80,14 +81,17 @@ def prepare(plan: Plan) -> dict[str, Corpus]:
 def train(plan: Plan, device: str, resume: bool) -> None:
     """Trains and writes the checkpoint to ``plan.folder``. UserError for bad input, one line."""
     where = _device(device)
-    recipe = plan.recipe
+    for package in ("matplotlib", "safetensors"):  # the end of a run is late to miss them
+        if find_spec(package) is None:
+            raise missing_extra(package, "train")
+    _check_state(plan.folder / STATE_FILE, resume)
+    recipe, schedule = plan.recipe, plan.recipe.schedule
     with open_checkpoint(plan.source) as checkpoint:
+        config = student_config(checkpoint, recipe.student, schedule.length)
         corpora = _corpora(plan, checkpoint)
-        config = student_config(checkpoint, recipe.student, recipe.schedule.length)
-        torch.manual_seed(recipe.schedule.seed)
-        student = build_student(checkpoint, recipe.student, recipe.objective, config)
-        teacher = _teacher(plan, config) if recipe.objective.distillation else None
         tokenizer, template = _text(plan, checkpoint)
+        teacher = _teacher(plan, config, tokenizer) if recipe.objective.distillation else None
+        student = build_student(checkpoint, recipe.student, recipe.objective, config)
 
         def save(model: Decoder) -> None:
             write_trained(
@@ -101,8 +105,23 @@ def train(plan: Plan, device: str, resume: bool) -> None:
                 trainer.resume()
             trainer.run()
             plot_losses(plan.folder)
+        except torch.OutOfMemoryError:
+            raise UserError(
+                f"the GPU's memory does not hold a batch of {schedule.batch} rows of "
+                f"{schedule.length} tokens and {recipe.objective.blocks} blocks: lower "
+                "schedule.batch or objective.blocks in the recipe"
+            ) from None
         except OSError as error:
             raise UserError(f"training stopped: {describe_os_error(error)}") from None
+
+
+def _check_state(path: Path, resume: bool) -> None:
+    if resume and not path.is_file():
+        raise UserError(f"{path} does not exist: nothing to resume; leave --resume out")
+    if not resume and path.exists():
+        raise UserError(
+            f"{path} holds the state of a run: go on with --resume, or train into another folder"
+        )
 
 
 def _corpora(plan: Plan, checkpoint: Checkpoint) -> dict[str, Corpus]:
@@ -111,7 +130,7 @@ def _corpora(plan: Plan, checkpoint: Checkpoint) -> dict[str, Corpus]:
     stop_ids = checkpoint.text.stop_ids
     if not stop_ids:
         raise UserError(f"{checkpoint.where} names no end token, so texts could not end")
-    encoder = Encoder(tokenizer, template, stop_ids[0])
+    encoder = Encoder(tokenizer, template, stop_ids[0], checkpoint.text.bos_id)
     digest = hashlib.sha256(json.dumps([tokenizer, template, stop_ids[0]]).encode()).hexdigest()
     vocabulary = recipe.student.vocabulary or checkpoint.config.vocab_size
     return {
@@ -146,12 +165,19 @@ def _chat_template(recipe_file: Path, name: str | None) -> str | None:
         raise UserError(f"{path} is not UTF-8 text: expected a Jinja chat template") from None
 
 
-def _teacher(plan: Plan, config: ModelConfig) -> Decoder:
+def _teacher(plan: Plan, config: ModelConfig, tokenizer: str) -> Decoder:
+    """The teacher for a student of ``config`` that reads ``tokenizer``."""
     with open_checkpoint(plan.teacher) as checkpoint:
         if checkpoint.config.vocab_size < config.vocab_size:
             raise UserError(
                 f"the teacher {plan.teacher} has {checkpoint.config.vocab_size} token ids, fewer "
                 f"than the student's {config.vocab_size}: expected a model of the same vocabulary"
+            )
+        stray = first_difference(tokenizer, checkpoint.text.tokenizer_json, config.vocab_size)
+        if stray is not None:
+            raise UserError(
+                f"the teacher {plan.teacher} has another vocabulary: its token id {stray} is not "
+                "the student's"
             )
         teacher_config = replace(checkpoint.config, vocab_size=config.vocab_size)
         return build_teacher(checkpoint, teacher_config)
@@ -166,7 +192,8 @@ def _device(name: str) -> torch.device:
         raise UserError(f"no device {name!r}: expected auto, cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device {name!r} is not supported: expected auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    # An index past what torch keeps in a byte comes back negative.
+    if device.type == "cuda" and not 0 <= (device.index or 0) < torch.cuda.device_count():
         raise UserError(
             f"device {name!r} is not there: PyTorch sees {torch.cuda.device_count()} CUDA devices"
         )

@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint
-from ..checkpoints.ternary_folder import pack_ternary, write_ternary_checkpoint
+from ..checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, MASK_EMBEDDINGS, Checkpoint
+from ..checkpoints.rotary import Rope
+from ..checkpoints.ternary_folder import QUANT_METHOD, pack_ternary, write_ternary_checkpoint
 from .model import Decoder, Product
 from .quantizers import row_codes, ternary_codes
 from .recipe import Recipe
-
-MASKS = "model.mask_embeddings.weight"
 
 
 def write_trained(
@@ -30,16 +29,19 @@ def write_trained(
     chat_template: str | None,
 ) -> None:
     """Writes config, packed weights and tokenizer to ``folder``, in place of what it held."""
-    fresh = folder.with_name(f"{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh, old = (folder.with_name(f"{folder.name}.{name}") for name in ("new", "old"))
+    for left in (fresh, old):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     write_ternary_checkpoint(
         fresh,
         _config(model, recipe, checkpoint),
         trained_tensors(model, recipe, checkpoint),
         _text_files(checkpoint, tokenizer_json, chat_template),
     )
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
     fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _text_files(
@@ -79,7 +81,7 @@ def trained_tensors(
         if model.head is not None:
             table(HEAD, model.head.float())
         if model.mask_embedding is not None:
-            tensors[MASKS] = _array(model.mask_embedding, np.float32)
+            tensors[MASK_EMBEDDINGS] = _array(model.mask_embedding, np.float32)
         tensors[FINAL_NORM] = _array(model.final_norm, np.float32)
         for index, layer in enumerate(model.layers):
             names = checkpoint.family.layer(model.config, index)
@@ -104,6 +106,7 @@ def _array(values: Tensor, dtype: type[np.generic]) -> NDArray[Any]:
 def _config(model: Decoder, recipe: Recipe, checkpoint: Checkpoint) -> dict[str, Any]:
     config = model.config
     values: dict[str, Any] = {
+        "_name_or_path": recipe.name,
         "architectures": [checkpoint.family.architecture],
         "model_type": checkpoint.family.name,
         "vocab_size": config.vocab_size,
@@ -120,14 +123,35 @@ def _config(model: Decoder, recipe: Recipe, checkpoint: Checkpoint) -> dict[str,
         "tie_word_embeddings": config.tied,
         "bos_token_id": checkpoint.text.bos_id,
         "quantization_config": {
-            "quant_method": "bitmtp-ternary",
+            "quant_method": QUANT_METHOD,
             "group_size": recipe.student.group_size,
         },
     }
+    if config.rope.kind != "default":
+        values["rope_scaling"] = _rope_scaling(config.rope)
     if model.mask_embedding is not None:
         objective = recipe.objective
         values["bitmtp"] = {
             "block": objective.block,
             "block_attention": objective.block_attention,
         }
+    return values
+
+
+def _rope_scaling(rope: Rope) -> dict[str, Any]:
+    """The ``rope_scaling`` of a config.json that reads as ``rope`` again."""
+    if rope.kind == "divisors":
+        return {"rope_type": rope.kind, "divisors": list(rope.divisors)}
+    values: dict[str, Any] = {"rope_type": rope.kind, "factor": rope.factor}
+    if rope.kind in ("llama3", "yarn"):
+        values["original_max_position_embeddings"] = rope.original_context
+    if rope.kind == "llama3":
+        values |= {
+            "low_freq_factor": rope.low_freq_factor,
+            "high_freq_factor": rope.high_freq_factor,
+        }
+    if rope.kind == "yarn":
+        values |= {"beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow}
+        if rope.attention_factor is not None:
+            values["attention_factor"] = rope.attention_factor
     return values

@@ -20,6 +20,8 @@ from ..checkpoints.rotary import rotary_table
 from .attention import build_mask
 from .blocks import Layout, lay_out
 from .corpus import Corpus, RowSampler
+from .files import new_file
+from .interrupts import interrupts_held
 from .log import Log
 from .model import Decoder
 from .objective import Losses, joint_losses, prefix_lengths
@@ -76,13 +78,8 @@ class Trainer:
             )
             for name, count in self.counts.items()
         }
-        rotary = rotary_table(
-            model.config.rope,
-            model.config.head_dim,
-            0,
-            recipe.schedule.length + recipe.objective.block,
-        )
-        self.rotary = torch.from_numpy(rotary).to(device)
+        self.rotary = self._rotary(self.model)
+        self.teacher_rotary = None if teacher is None else self._rotary(teacher)
         self.optimizer = self._optimizer()
         self.step = 0
         self._losses: Callable[..., Losses] = self._joint_losses
@@ -101,11 +98,15 @@ class Trainer:
     def _blocks(self) -> int:
         return self.recipe.objective.blocks if self.model.mask_embedding is not None else 0
 
+    def _rotary(self, network: Decoder) -> Tensor:
+        config, recipe = network.config, self.recipe
+        positions = recipe.schedule.length + recipe.objective.block
+        table = rotary_table(config.rope, config.head_dim, 0, positions)
+        return torch.from_numpy(table).to(self.device)
+
     def resume(self) -> None:
-        """Goes on from the saved state. UserError if there is none, or of another recipe."""
+        """Goes on from the saved state. UserError if it is damaged, or of another recipe."""
         path = self.folder / STATE_FILE
-        if not path.is_file():
-            raise UserError(f"{path} does not exist: nothing to resume; leave --resume out")
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
             same = state["recipe"] == self.recipe.digest
@@ -123,30 +124,34 @@ class Trainer:
             )
 
     def run(self) -> None:
-        """Trains to the recipe's last step. KeyboardInterrupt leaves a state to resume from."""
+        """Trains to the recipe's last step. KeyboardInterrupt leaves a state to resume from.
+
+        UserError where a loss is not finite; the state saved before it is kept.
+        """
         schedule = self.recipe.schedule
         log = Log(self.folder, self.step)
         validate_every = max(schedule.steps // VALIDATIONS, 1)
         started = saved = time.monotonic()
-        first_step = self.step
+        first_step = logged = self.step
         sums = torch.zeros(3, device=self.device)
         try:
             with Progress(schedule.steps, "train", "steps") as progress:
                 progress.advance(self.step)
                 while self.step < schedule.steps:
                     sums += self._train_step()
-                    self.step += 1
                     last = self.step == schedule.steps
                     if self.step % LOG_EVERY == 0 or last:
-                        steps = (self.step - 1) % LOG_EVERY + 1
-                        ntp, mtp, distillation = (sums / steps).tolist()
+                        ntp, mtp, distillation = (sums / (self.step - logged)).tolist()
+                        logged = self.step
                         sums.zero_()
+                        if not math.isfinite(ntp + mtp + distillation):
+                            raise self._not_finite()
                         seconds = time.monotonic() - started
                         tokens = schedule.batch * schedule.length
                         rate = (self.step - first_step) * tokens / seconds
                         row = {
                             "step": self.step,
-                            "seconds": seconds,
+                            "seconds": log.seconds + seconds,
                             "tokens": self.step * tokens,
                             "tokens_per_second": rate,
                             "learning_rate": self._rate(self.step - 1),
@@ -154,22 +159,18 @@ class Trainer:
                             "mtp": mtp,
                             "distillation": distillation,
                         }
-                        if not math.isfinite(ntp + mtp + distillation):
-                            raise UserError(
-                                f"the loss is not finite at step {self.step}: lower "
-                                "schedule.learning_rate"
-                            )
                         if self.step % validate_every < LOG_EVERY or last:
                             row |= self.validate()
                         log.add(row)
                         progress.note = f"NTP {ntp:.3f}  MTP {mtp:.3f}  {rate:,.0f} tokens/s"
                     progress.advance()
-                    if time.monotonic() - saved > SAVE_SECONDS:
+                    if last or time.monotonic() - saved > SAVE_SECONDS:
                         self.save()
                         saved = time.monotonic()
-        finally:
+        except KeyboardInterrupt:
             if self.step > first_step:
                 self.save()
+            raise
 
     def validate(self) -> dict[str, float]:
         """Losses and right prefixes on the held-out rows."""
@@ -195,20 +196,28 @@ class Trainer:
         return found
 
     def save(self) -> None:
-        """Writes the state to resume from, and the model."""
-        path = self.folder / STATE_FILE
-        partial = path.with_name(f"{STATE_FILE}.partial")
+        """Writes the state to resume from, and the model. UserError, with both left as they are,
+        where a parameter is not finite."""
+        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            raise self._not_finite()
         state = {
             "recipe": self.recipe.digest,
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        torch.save(state, partial)
-        partial.replace(path)
-        self._save(self.model)
+        with interrupts_held():
+            with new_file(self.folder / STATE_FILE) as file:
+                torch.save(state, file)
+            self._save(self.model)
+
+    def _not_finite(self) -> UserError:
+        return UserError(
+            f"the loss is not finite at step {self.step}: lower schedule.learning_rate"
+        )
 
     def _train_step(self) -> Tensor:
+        """One step, counted; returns its losses [3]."""
         objective, schedule = self.recipe.objective, self.recipe.schedule
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(self.step)
@@ -220,7 +229,9 @@ class Trainer:
         losses = self._losses(hidden, layout, self._taught(batch))
         losses.total(objective.mtp_weight, objective.distillation).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), schedule.clip_norm)
-        self.optimizer.step()
+        with interrupts_held():  # from half an update nothing could go on as if uninterrupted
+            self.optimizer.step()
+            self.step += 1
         self.optimizer.zero_grad(set_to_none=True)
         return torch.stack(self._vector(losses)).detach()
 
@@ -239,7 +250,7 @@ class Trainer:
             ids, flags = batch.ids[: self.distilled], batch.flags[: self.distilled]
             layout = lay_out(ids, flags, 0, 0, None)
             mask = build_mask(layout, False)
-            hidden = self.teacher(ids, layout.positions, mask, self.rotary, self._dtype)
+            hidden = self.teacher(ids, layout.positions, mask, self.teacher_rotary, self._dtype)
             return self.teacher.logits(hidden, self._dtype)
 
     def _joint_losses(self, hidden: Tensor, layout: Layout, teacher: Tensor | None) -> Losses:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip(
+    "torch", reason="torch is not installed: it comes with the extra 'train'"
+)
 
 from bitmtp_edge.export.checkpoints.base import ModelConfig  # noqa: E402
 from bitmtp_edge.export.checkpoints.rotary import Rope, rotary_table  # noqa: E402
@@ -62,7 +64,9 @@ def hidden_of(model: Decoder, ids: torch.Tensor, layout: Layout, full: bool) -> 
         return model(ids, layout.positions, build_mask(layout, full), ROTARY, torch.float32)
 
 
-def window(model: Decoder, tokens: torch.Tensor, masks: int, start: int, full: bool) -> torch.Tensor:
+def window(
+    model: Decoder, tokens: torch.Tensor, masks: int, start: int, full: bool
+) -> torch.Tensor:
     """Hidden states of ``tokens`` and then masks, by an ordinary (or block-full) mask."""
     count = len(tokens) + masks
     positions = start + torch.arange(count).unsqueeze(0)
@@ -133,7 +137,7 @@ def test_targets_are_the_text_and_stay_within_a_sample() -> None:
 
 
 def test_anchors_precede_targets_and_differ() -> None:
-    ids, layout = draw()
+    _, layout = draw()
     for row in layout.anchors.tolist():
         assert row == sorted(set(row))
         assert all(at >= 6 and at not in (19, LENGTH - 1) for at in row)
