@@ -1,7 +1,7 @@
 """Write the training corpus of the shipped model: ``python make_corpus.py OUT [--scale 0.01]``.
 
-One file of JSON lines a source, one sample a line: {"messages": [...]} for tasks and chats,
-{"text": ...} for plain text. The same seed writes the same files. README.md says where the
+The files of ``mixture.py`` as JSON lines, one sample a line: {"messages": [...]} for tasks and
+chats, {"text": ...} for plain text. The same seed writes the same files. README.md says where the
 inputs come from, and under which licences.
 """
 
@@ -13,10 +13,11 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -27,22 +28,12 @@ import drills
 import overlap
 import program_text
 import smalltalk
+from mixture import MIXTURE, Part
 from tasks import TASKS
 
 EVAL = Path(__file__).parent / "eval"
 SHARD = 4000  # samples a shard of an endless source
 PARTS = 32  # shards of a finite source
-
-# Samples of the endless sources at scale 1. The finite ones give all they have.
-ENDLESS = {
-    "gsm": 650_000,
-    "drills": 300_000,
-    "arithmetic": 200_000,
-    "legs": 200_000,
-    "sorting": 150_000,
-    "reversal": 150_000,
-}
-FINITE = ("docs", "code", "wordnet", "codeio", "smalltalk")
 OVERLAP_CHECKED = ("gsm", "docs", "code", "wordnet", "codeio")
 
 
@@ -63,7 +54,7 @@ def sampled(item: Any) -> dict[str, Any]:
 def _part(values: list[Any], index: int, scale: float) -> list[Any]:
     """The ``index``-th of PARTS runs of ``values``, cut to ``scale``."""
     first, last = len(values) * index // PARTS, len(values) * (index + 1) // PARTS
-    return values[first : first + ceil((last - first) * min(scale, 1))]
+    return values[first : first + ceil((last - first) * scale)]
 
 
 @cache
@@ -137,59 +128,94 @@ def _key(line: str) -> bytes:
     return hashlib.blake2b(whole.encode(), digest_size=8).digest()
 
 
-def write_source(source: str, out: Path, recipe: Recipe, pool: Any) -> None:
-    """Write ``out/SOURCE.jsonl`` without repeated samples, with one line of progress."""
-    wanted = round(ENDLESS.get(source, sys.maxsize) * recipe.scale)
-    # More shards than needed: repeated and barred samples drop out.
-    shards = ceil(wanted * 1.16 / SHARD) if source in ENDLESS else PARTS
-    started, written, dropped = time.monotonic(), 0, 0
+class Workers:
+    """A pool of processes, forked so that they share the barred runs of words and their hashes."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pool = multiprocessing.get_context("fork").Pool(number)
+
+    def shards(
+        self, source: str, indices: Iterator[int], recipe: Recipe
+    ) -> Iterator[tuple[list[str], int]]:
+        """``shard_lines`` of each index in order; no more is made ahead than keeps all busy."""
+        jobs = ((source, index, recipe) for index in indices)
+        begun: deque[Any] = deque()
+        while True:
+            for job in islice(jobs, self.number + 1 - len(begun)):
+                begun.append(self.pool.apply_async(shard_lines, (job,)))
+            if not begun:
+                return
+            yield begun.popleft().get()
+
+
+def part_lines(part: Part, recipe: Recipe, workers: Workers) -> Iterator[str]:
+    """The lines of ``part``, once, without repeated samples; shows a line of progress."""
+    wanted = None if part.samples is None else ceil(part.samples * recipe.scale)
+    started, taken, dropped = time.monotonic(), 0, 0
     seen: set[bytes] = set()
-    temporary = out / f"{source}.jsonl.part"
-    jobs = ((source, index, recipe) for index in range(shards))
-    with temporary.open("w", encoding="utf-8") as file:
-        for done, (lines, barred) in enumerate(pool.imap(shard_lines, jobs), 1):
-            dropped += barred
-            for line in lines:
-                key = _key(line)
-                if written < wanted and (key not in seen or source == "smalltalk"):
-                    seen.add(key)
-                    file.write(line + "\n")
-                    written += 1
-            print(
-                f"\r{source}: {done}/{shards} shards, {written:,} samples, "
-                f"{dropped} barred, {time.monotonic() - started:.0f} s",
-                end="", file=sys.stderr, flush=True,
-            )  # fmt: skip
+    shards = workers.shards(part.source, iter(range(PARTS)) if wanted is None else count(), recipe)
+    for done, (lines, barred) in enumerate(shards, 1):
+        dropped += barred
+        for line in lines:
+            key = _key(line)
+            if taken == wanted or (key in seen and part.source != "smalltalk"):
+                continue
+            seen.add(key)
+            if taken % part.every == 0:
+                yield line
+            taken += 1
+        print(
+            f"\r{part.source}: {done} shards, {taken:,} samples, {dropped} barred, "
+            f"{time.monotonic() - started:.0f} s",
+            end="", file=sys.stderr, flush=True,
+        )  # fmt: skip
+        if taken == wanted:
+            break
     print(file=sys.stderr)
-    temporary.rename(out / f"{source}.jsonl")
+
+
+def write_file(name: str, out: Path, recipe: Recipe, workers: Workers) -> None:
+    """Write ``out/NAME.jsonl``, part behind part."""
+    temporary = out / f"{name}.jsonl.part"
+    with temporary.open("w", encoding="utf-8") as file:
+        for part in MIXTURE[name]:
+            lines: Iterable[str] = part_lines(part, recipe, workers)
+            if part.times > 1:
+                lines = list(lines) * part.times
+            file.writelines(line + "\n" for line in lines)
+    temporary.rename(out / f"{name}.jsonl")
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("out", type=Path, help="folder for the JSONL files")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the full corpus")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of it to write, up to 1")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--docs", type=Path, help="folder the Debian packages were unpacked into")
     parser.add_argument(
         "--bar", type=Path, action="append", default=[], metavar="PATH",
         help="evaluation text (file or folder): samples sharing ten words in a row are dropped",
     )  # fmt: skip
-    parser.add_argument("--only", action="append", choices=[*ENDLESS, *FINITE])
+    parser.add_argument("--only", action="append", choices=list(MIXTURE), help="one of the files")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args()
-    sources = options.only or [*ENDLESS, *FINITE]
+    if not 0 < options.scale <= 1:
+        parser.error("--scale: need a number above 0, up to 1")
+    names = options.only or list(MIXTURE)
+    sources = {part.source for name in names for part in MIXTURE[name]}
     if options.docs is None or not (options.docs / "usr/share").is_dir():
-        if {"docs", "wordnet"} & set(sources):
+        if {"docs", "wordnet"} & sources:
             parser.error("--docs: need the folder with usr/share of the unpacked packages")
         options.docs = Path()
     options.out.mkdir(parents=True, exist_ok=True)
     _blocked.update(overlap.blocked_grams(options.bar))
     recipe = Recipe(options.seed, options.scale, options.docs)
-    # Forked workers share the barred runs of words, and their hashes.
-    with multiprocessing.get_context("fork").Pool(options.workers) as pool:
-        for source in sources:
-            write_source(source, options.out, recipe, pool)
+    workers = Workers(options.workers)
+    with workers.pool:
+        for name in names:
+            write_file(name, options.out, recipe, workers)
 
 
 if __name__ == "__main__":

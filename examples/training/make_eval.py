@@ -1,7 +1,7 @@
 """Write the evaluation files: ``make_eval.py OUT --docs DIR --humaneval FILE``.
 
 One {"task", "prompt", "answer"} a line. ``answer`` is what scoring compares; null where a task has
-tokens and rates to measure but no answer.
+tokens and rates to measure but no answer. "apart": true marks a task that no average counts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import documents
 from tasks import HELD_OUT_TEMPLATES, TASKS, Item, final_answer, gsm_item, gsm_items, seen_templates
 
 SEED = "held out"
+APART = ("gsm_unseen",)
 _EASY_PAGE = re.compile(r"python3.11/html/(library|tutorial|howto)/|django-doc/html/topics/|/book/")
 _EVERYDAY = (
     "What should I pack for a weekend in the mountains?", "How do I boil an egg?",
@@ -109,6 +110,8 @@ def main() -> None:
         "chat": chat_prompts(options.docs),
     }.items():
         records[name] = [{"task": name, "prompt": text, "answer": None} for text in prompts]
+    for name in APART:
+        records[name] = [{**line, "apart": True} for line in records[name]]
     for name, lines in records.items():
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (options.out / f"{name}.jsonl").write_text(text, encoding="utf-8")

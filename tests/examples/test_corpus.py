@@ -193,7 +193,8 @@ def test_the_evaluation_files_are_whole() -> None:
         assert len(records) == count
         assert len({record["prompt"] for record in records}) == count
         for record in records:
-            assert sorted(record) == ["answer", "prompt", "task"]
+            assert sorted({*record} - {"apart"}) == ["answer", "prompt", "task"]
+            assert record.get("apart", False) == (name == "gsm_unseen")
             assert record["task"] == name
             assert (record["answer"] is None) == (name in ("humaneval", "chat"))
 
@@ -203,6 +204,48 @@ def test_held_out_prompts_are_barred(recipe: Any) -> None:
     line = (EVAL / "legs.jsonl").read_text().splitlines()[0]
     assert not make_corpus._is_clean(documents.chat(json.loads(line)["prompt"], "12"), False)
     assert make_corpus._is_clean(documents.chat("Something else", "12"), False)
+
+
+def test_the_recipe_reads_the_files_of_the_mixture(recipe: Any) -> None:
+    text = (TRAINING / "recipe.toml").read_text(encoding="utf-8")
+    files = re.findall(r'^file = "(\w+)\.jsonl"', text, re.MULTILINE)
+    assert sorted(files) == sorted(recipe("mixture").MIXTURE)
+
+
+class Shards:
+    """Stands in for the workers: shard i holds the texts 3i .. 3i+4, so neighbours share two."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def shards(
+        self, source: str, indices: Iterator[int], recipe: Any
+    ) -> Iterator[tuple[list[str], int]]:
+        for index in islice(indices, 50):
+            self.made += 1
+            yield [json.dumps({"text": f"{source} {3 * index + i}"}) for i in range(5)], 0
+
+
+def test_an_endless_source_gives_distinct_samples_until_there_are_enough(recipe: Any) -> None:
+    make_corpus, workers = recipe("make_corpus"), Shards()
+    part, settings = recipe("mixture").Part("legs", 10), make_corpus.Recipe(1, 1.0, Path())
+    lines = list(make_corpus.part_lines(part, settings, workers))
+    assert [json.loads(line)["text"] for line in lines] == [f"legs {i}" for i in range(10)]
+    assert workers.made == 3
+
+
+def test_parts_are_thinned_repeated_and_put_in_a_row(
+    recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_corpus, mixture = recipe("make_corpus"), recipe("mixture")
+    parts = (mixture.Part("wordnet", every=40), mixture.Part("codeio", every=60, times=2))
+    monkeypatch.setitem(mixture.MIXTURE, "chat", parts)
+    make_corpus.write_file("chat", tmp_path, make_corpus.Recipe(1, 1.0, Path()), Shards())
+    written = (tmp_path / "chat.jsonl").read_text(encoding="utf-8").splitlines()
+    # 32 shards of a finite source hold the texts 0 .. 97.
+    expected = [f"wordnet {i}" for i in (0, 40, 80)] + [f"codeio {i}" for i in (0, 60)] * 2
+    assert [json.loads(line)["text"] for line in written] == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["chat.jsonl"]
 
 
 class TestTasks:
@@ -237,10 +280,10 @@ class TestTasks:
     def test_the_same_seed_writes_the_same_file(self, tmp_path: Path) -> None:
         for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
             command = [sys.executable, str(TRAINING / "make_corpus.py"), str(tmp_path / name)]
-            options = ["--scale", "0.002", "--only", "legs", "--seed", seed]
+            options = ["--scale", "0.008", "--only", "legs", "--seed", seed]
             subprocess.run([*command, *options], check=True, capture_output=True)
         a, b, c = ((tmp_path / name / "legs.jsonl").read_text() for name in "abc")
         assert a == b != c
         lines = a.splitlines()
-        assert len(lines) == 400
-        assert len({json.loads(line)["messages"][0]["content"] for line in lines}) == 400
+        assert len(lines) == 410  # of 51,196
+        assert len({json.loads(line)["messages"][0]["content"] for line in lines}) == 410
