@@ -3,22 +3,31 @@
 Every prompt is decoded by each policy in turn, forwards and backwards by turns, so that what the
 machine does meanwhile touches all of them alike: a machine that slows down steadily favours none.
 Decoding is greedy, and the tokens of every lossless policy must be those of AR.
+
+A policy's speed-up is also predicted, from the steps it took and the median cost of each kind:
+
+    tokens an iteration / (draft cost + verified share * verify cost)         costs in AR steps
+
+so that a machine at fault can be told from drafts at fault.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
+from .decode.forced import ForcedOutcomes
 from .decode.generate import GenerationResult
 from .decode.policies import AutoRegressive, Policy
 from .decode.stopping import StopRules
-from .engines.base import Engine, ReplayState, StepOutput, Window
+from .engines.base import Engine, ReplayState, Role, StepOutput, Window
 from .errors import UserError
 from .session import Session
 
@@ -28,12 +37,13 @@ PYTHON_REPEATS = 5
 
 
 class TimedEngine(Engine):
-    """Another engine, and the seconds that each of its replays took."""
+    """Another engine, the seconds that each of its replays took, and the order of these."""
 
     def __init__(self, engine: Engine) -> None:
         self.inner = engine
         self.name = engine.name
         self.seconds: dict[ReplayState, list[float]] = {}
+        self.replayed: list[ReplayState] = []
 
     @property
     def segment(self) -> int:
@@ -43,6 +53,7 @@ class TimedEngine(Engine):
         began = perf_counter()
         output = self.inner.replay(state, window)
         self.seconds.setdefault(state, []).append(perf_counter() - began)
+        self.replayed.append(state)
         return output
 
     @property
@@ -76,7 +87,7 @@ class ReplyRow:
     """One reply. prompt and round count from 0; gamma is None for a policy without drafts.
 
     speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
-    without AR, or where either reply is empty.
+    without AR, or where either reply is empty. predicted_speedup: by its steps; None without AR.
     """
 
     policy: str
@@ -90,6 +101,7 @@ class ReplyRow:
     tokens_per_s: float
     tokens_per_iteration: float
     speedup_over_ar: float | None
+    predicted_speedup: float | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,11 @@ class PolicyReport:
     its tokens must be AR's.
 
     prefill_tokens_per_s counts the prompt's tokens. acceptance_rate: accepted drafts of all drafts,
-    None without drafts. speedup_over_ar: median of the replies' own, of which there are
+    None without drafts. verified_share: iterations that a verify step decided. mean_confident,
+    mean_accepted: h and a of an iteration; None without a confidence prefix, without drafts.
+    draft_cost, verify_cost: of an iteration's draft steps, and of one verify step, in AR steps by
+    the medians of their kinds; None without AR. predicted_speedup, measured_over_predicted: medians
+    of the replies' own. speedup_over_ar: median of the replies' own, of which there are
     ``speedup_pairs``; ``speedup_quartiles`` are the first and the third. All None, and no pairs,
     without AR. same_tokens_as_ar: None without AR; ``difference`` tells the first that differs.
     python_ms_per_step: what Python costs between two C steps, measured with an empty plan; None
@@ -115,6 +131,13 @@ class PolicyReport:
     decode_tokens_per_s: float
     tokens_per_iteration: float
     acceptance_rate: float | None
+    verified_share: float
+    mean_confident: float | None
+    mean_accepted: float | None
+    draft_cost: float | None
+    verify_cost: float | None
+    predicted_speedup: float | None
+    measured_over_predicted: float | None
     speedup_over_ar: float | None
     speedup_quartiles: tuple[float, float] | None
     speedup_pairs: int
@@ -126,8 +149,10 @@ class PolicyReport:
 @dataclass(frozen=True)
 class BenchReport:
     """``steps`` are those of all policies and of prefill; ``replies`` are in the order of policy,
-    round and prompt."""
+    round and prompt. synthetic: what came of drafts was dictated, so texts and speed-ups say
+    nothing of the model."""
 
+    synthetic: bool
     bundle: str
     model: str
     engine: str
@@ -147,10 +172,17 @@ class BenchReport:
 
 @dataclass
 class _Samples:
-    """Replies of one policy, in order of (round, prompt)."""
+    """Replies of one policy, in order of (round, prompt), and the decode steps of each."""
 
     policy: Policy
     replies: list[GenerationResult] = field(default_factory=list)
+    steps: list[list[ReplayState]] = field(default_factory=list)
+
+    def take(self, reply: GenerationResult, replayed: list[ReplayState]) -> None:
+        """``replayed``: prefill, then decoding."""
+        count = reply.draft_steps + reply.verify_steps
+        self.replies.append(reply)
+        self.steps.append(replayed[len(replayed) - count :])
 
     @property
     def gamma(self) -> int | None:
@@ -167,6 +199,29 @@ class _Samples:
             else None
             for ours, theirs in pairs
         ]
+
+
+class _Costs:
+    """Steps in AR steps, by the median of each kind."""
+
+    def __init__(self, medians: dict[ReplayState, float], ar: _Samples | None) -> None:
+        self._medians = medians
+        steps = [medians[state] for reply in ar.steps for state in reply] if ar else []
+        self.ar = sum(steps) / len(steps) if steps else None
+
+    def of(self, steps: Iterable[ReplayState], role: Role) -> float | None:
+        """All of ``steps`` that are of ``role``; None without AR."""
+        if self.ar is None:
+            return None
+        return sum(self._medians[state] for state in steps if state.role == role) / self.ar
+
+    def speedup(self, reply: GenerationResult, steps: Sequence[ReplayState]) -> float | None:
+        """What the steps of a reply predict; None without AR, or for an empty reply."""
+        draft, verify = self.of(steps, "draft"), self.of(steps, "verify")
+        if draft is None or verify is None or not reply.iterations:
+            return None
+        iteration = (draft + verify) / reply.iterations  # the verified share is in it
+        return reply.tokens_per_iteration / iteration
 
 
 def read_prompts(path: str | Path) -> list[str]:
@@ -213,6 +268,9 @@ def benchmark(
     """Decodes every prompt ``repeat`` times with each of ``policies``; ``advance`` is called after
     each reply.
 
+    Where outcomes are dictated that leave other tokens than the model's, replies end at
+    ``max_new_tokens`` alone.
+
     Raises UserError for a prompt that the context cannot hold.
     """
     timed = TimedEngine(session.engine)
@@ -222,14 +280,20 @@ def benchmark(
     for policy in policies:  # plans are made, and weights read from disk, at first use
         _whole(measured.reply(measured.decoder(policy), prompt_ids[0], WARM_UP_TOKENS))
     timed.seconds.clear()
+    forced = [policy for policy in policies if isinstance(policy, ForcedOutcomes)]
+    rules = session.stop_rules() if all(policy.lossless for policy in forced) else StopRules()
     for round_ in range(repeat):
         for number, ids in enumerate(prompt_ids):
             for sample in samples if (round_ + number) % 2 == 0 else reversed(samples):
-                reply = measured.reply(measured.decoder(sample.policy), ids, max_new_tokens)
-                sample.replies.append(_whole(reply))
+                timed.replayed.clear()
+                decoder = measured.decoder(sample.policy)
+                reply = measured.reply(decoder, ids, max_new_tokens, rules)
+                sample.take(_whole(reply), timed.replayed)
                 advance()
     ar = next((each for each in samples if isinstance(each.policy, AutoRegressive)), None)
+    costs = _Costs({state: median(times) for state, times in timed.seconds.items()}, ar)
     return BenchReport(
+        synthetic=bool(forced),
         bundle=str(session.bundle.path),
         model=session.bundle.model.name,
         engine=session.engine.name,
@@ -238,11 +302,13 @@ def benchmark(
         repeat=repeat,
         max_new_tokens=max_new_tokens,
         policies=[
-            _policy_report(sample, ar, python_ms_per_step(session, sample.policy, prompt_ids[0]))
+            _policy_report(
+                sample, ar, costs, python_ms_per_step(session, sample.policy, prompt_ids[0])
+            )
             for sample in samples
         ],
         steps=_step_costs(timed.seconds),
-        replies=[row for sample in samples for row in _reply_rows(sample, ar, len(prompts))],
+        replies=[row for sample in samples for row in _reply_rows(sample, ar, costs, len(prompts))],
     )
 
 
@@ -260,7 +326,7 @@ def python_ms_per_step(session: Session, policy: Policy, prompt_ids: Sequence[in
         room = session.states.context - len(prompt_ids)
         for _ in range(PYTHON_REPEATS):
             # No step writes a token, so all are token 0, which may be a stop token.
-            decoder = empty.decoder(policy)
+            decoder = empty.decoder(deepcopy(policy))  # one that learns learns nothing here
             reply = _whole(empty.reply(decoder, prompt_ids, min(PYTHON_TOKENS, room), StopRules()))
             samples.append(1e3 * reply.decode_s / (reply.draft_steps + reply.verify_steps))
     return median(samples)
@@ -273,14 +339,24 @@ def _whole(reply: GenerationResult) -> GenerationResult:
     return reply
 
 
-def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | None) -> PolicyReport:
+def _policy_report(
+    sample: _Samples, ar: _Samples | None, costs: _Costs, python_ms: float | None
+) -> PolicyReport:
     replies = sample.replies
     drafted = sum(reply.drafted_tokens for reply in replies)
-    speedups = [speedup for speedup in sample.speedups(ar) if speedup is not None]
+    iterations = sum(reply.iterations for reply in replies)
+    pairs = [
+        (measured, predicted)
+        for measured, reply, steps in zip(sample.speedups(ar), replies, sample.steps, strict=True)
+        if measured and (predicted := costs.speedup(reply, steps))
+    ]
+    speedups = [measured for measured, _ in pairs]
+    draft, verify = (costs.of(chain(*sample.steps), role) for role in get_args(Role))
+    verify_steps = sum(reply.verify_steps for reply in replies)
     difference = None
     if ar is not None:
-        pairs = zip(replies, ar.replies, strict=True)
-        difference = next(filter(None, (_difference(a, b) for a, b in pairs)), None)
+        both = zip(replies, ar.replies, strict=True)
+        difference = next(filter(None, (_difference(a, b) for a, b in both)), None)
     return PolicyReport(
         policy=sample.policy.name,
         gamma=sample.gamma,
@@ -294,6 +370,15 @@ def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | Non
         acceptance_rate=sum(sum(r.accepted_lengths) for r in replies) / drafted
         if drafted
         else None,
+        verified_share=_mean(verified for reply in replies for verified in reply.verified) or 0.0,
+        mean_confident=_mean(h for reply in replies for h in reply.confident_lengths),
+        mean_accepted=_mean(a for reply in replies for a in reply.accepted_lengths)
+        if drafted
+        else None,
+        draft_cost=None if draft is None else draft / max(iterations, 1),
+        verify_cost=verify / verify_steps if verify and verify_steps else None,
+        predicted_speedup=median(predicted for _, predicted in pairs) if pairs else None,
+        measured_over_predicted=median(m / p for m, p in pairs) if pairs else None,
         speedup_over_ar=median(speedups) if speedups else None,
         speedup_quartiles=_quartiles(speedups) if speedups else None,
         speedup_pairs=len(speedups),
@@ -303,7 +388,9 @@ def _policy_report(sample: _Samples, ar: _Samples | None, python_ms: float | Non
     )
 
 
-def _reply_rows(sample: _Samples, ar: _Samples | None, prompts: int) -> list[ReplyRow]:
+def _reply_rows(
+    sample: _Samples, ar: _Samples | None, costs: _Costs, prompts: int
+) -> list[ReplyRow]:
     return [
         ReplyRow(
             policy=sample.policy.name,
@@ -317,9 +404,10 @@ def _reply_rows(sample: _Samples, ar: _Samples | None, prompts: int) -> list[Rep
             tokens_per_s=reply.tokens_per_s,
             tokens_per_iteration=reply.tokens_per_iteration,
             speedup_over_ar=speedup,
+            predicted_speedup=costs.speedup(reply, steps),
         )
-        for index, (reply, speedup) in enumerate(
-            zip(sample.replies, sample.speedups(ar), strict=True)
+        for index, (reply, speedup, steps) in enumerate(
+            zip(sample.replies, sample.speedups(ar), sample.steps, strict=True)
         )
     ]
 
@@ -358,6 +446,12 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
         return values[0], values[0]
     first, _, third = quantiles(values, n=4, method="inclusive")
     return first, third
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """None of nothing."""
+    found = list(values)
+    return sum(found) / len(found) if found else None
 
 
 def _median(values: Iterable[float]) -> float:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
+from .costs import costs_of, saved_costs
 from .decode import POLICIES, check_used
+from .decode.adaptive import Adaptive, default_min_prefix
+from .decode.costs import CostTable
 from .decode.generate import GenerationResult, generate
 from .decode.loop import Decoder
 from .decode.policies import (
     AutoRegressive,
+    BlockPolicy,
     ConfidenceOnly,
     Hybrid,
     NestedSelfSpeculation,
@@ -34,18 +38,26 @@ if TYPE_CHECKING:
 class Session:
     """Bundle, tokenizer, chat template and engine. Use as a context manager, or call :meth:`close`.
 
-    An engine holds one sequence: of several decoders only the newest may be in use.
+    An engine holds one sequence: of several decoders only the newest may be in use. ``notice`` gets
+    what a user should know and need not act on, a line each.
     """
 
-    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+    def __init__(
+        self, bundle: Bundle, engine: Engine, notice: Callable[[str], None] = lambda line: None
+    ) -> None:
         self.bundle = bundle
         self.engine = engine
+        self.notice = notice
         self.tokenizer = Tokenizer.load(bundle.file(TOKENIZER_FILE))
         self.states = ReplayStates.of(bundle)
 
     @classmethod
     def open(
-        cls, path: str | Path, engine: str = "auto", options: EngineOptions | None = None
+        cls,
+        path: str | Path,
+        engine: str = "auto",
+        options: EngineOptions | None = None,
+        notice: Callable[[str], None] = lambda line: None,
     ) -> Session:
         """Opens the bundle at ``path`` on ``engine``.
 
@@ -53,7 +65,7 @@ class Session:
         or does not work here.
         """
         bundle = Bundle.open(path)
-        return cls(bundle, open_engine(engine, bundle, options))
+        return cls(bundle, open_engine(engine, bundle, options), notice)
 
     @cached_property
     def template(self) -> ChatTemplate | None:
@@ -94,6 +106,11 @@ class Session:
             return self.tokenizer.encode(text, add_special=True)
         return self.chat_ids([{"role": "user", "content": text}])
 
+    @cached_property
+    def costs(self) -> CostTable:
+        """What steps cost here: saved ones, or measured now, which takes a second or a few."""
+        return costs_of(self.bundle, self.engine, self.states, self.notice)
+
     @property
     def policies(self) -> tuple[str, ...]:
         """Those of :data:`POLICIES` that this bundle's weights and masks can serve."""
@@ -106,15 +123,16 @@ class Session:
         name: str | None = None,
         gamma: int | None = None,
         *,
-        block: int | None = None,
+        block: int | Literal["auto"] | None = None,
         tau: float | None = None,
         min_prefix: int | None = None,
     ) -> Policy:
         """A policy of :data:`POLICIES`; None takes what the bundle was exported with.
 
-        The bundle's min_prefix holds where the block is long enough for it. Raises UserError for
-        another name, a policy that the bundle cannot serve, a number out of range, and one that the
-        policy has no use for.
+        block "auto": see :class:`Adaptive`. min_prefix None: of block "auto", chosen as well; else
+        the best by the step costs saved for this engine; without any, the bundle's, or the block
+        where that is shorter. Raises UserError for another name, a policy that the bundle cannot
+        serve, a number out of range, and one that the policy has no use for.
         """
         defaults = self.bundle.decoding
         name = defaults.policy if name is None else name
@@ -134,15 +152,31 @@ class Session:
             assert gamma is not None, "a bundle that serves policy nested has a gamma"
             return NestedSelfSpeculation(gamma, defaults.kv4_from_segment, defaults.recent_n)
         trained = defaults.block
-        assert trained is not None and defaults.tau is not None and defaults.min_prefix is not None
-        block = trained if block is None else self._checked_block(block, trained)
+        assert trained is not None, "a bundle that serves a block policy has a block"
+        adaptive = block == "auto"
+        size = trained if block in (None, "auto") else self._checked_block(int(block), trained)
+        made = self._block_policy(name, size, tau, min_prefix, measured=not adaptive)
+        if not adaptive:
+            return made
+        return Adaptive(made, self.costs, any_prefix=min_prefix is None)
+
+    def _block_policy(
+        self, name: str, block: int, tau: float | None, min_prefix: int | None, measured: bool
+    ) -> BlockPolicy:
+        defaults = self.bundle.decoding
+        assert defaults.tau is not None and defaults.min_prefix is not None
         if name == "speculative":
             return SpeculativeOnly(block)
         tau = defaults.tau if tau is None else tau
         if name == "confidence":
             return ConfidenceOnly(block, tau)
-        least = min(defaults.min_prefix, block) if min_prefix is None else min_prefix
-        return Hybrid(block, tau, least)
+        if min_prefix is not None:
+            return Hybrid(block, tau, min_prefix)
+        policy = Hybrid(block, tau, min(defaults.min_prefix, block))
+        costs = saved_costs(self.bundle, self.engine) if measured else None
+        if costs is None:
+            return policy
+        return Hybrid(block, tau, default_min_prefix(policy, costs, self.states))
 
     def _checked_block(self, block: int, trained: int) -> int:
         if block > trained:

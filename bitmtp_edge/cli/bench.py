@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from ..decode import POLICIES, SETTINGS, check_used
+from ..errors import UserError
 from ..progress import Progress
 from .options import (
+    Block,
     Count,
     EngineChoice,
     PolicyChoice,
@@ -25,6 +27,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..benchmark import BenchReport, PolicyReport
+    from ..decode.policies import Policy
 
 DIFFERS = 1
 FEW_STEPS = 20  # a median of fewer tells little
@@ -50,6 +53,19 @@ FEW_STEPS = 20  # a median of fewer tells little
 @gamma_option("gammas", multiple=True)
 @block_option("blocks", multiple=True)
 @threshold_options
+@click.option(
+    "--force-reject",
+    is_flag=True,
+    help="Reject every draft: what drafting costs where nothing comes of it. The text is AR's.",
+)
+@click.option(
+    "--accept-trace",
+    "trace_file",
+    metavar="FILE",
+    type=click.Path(),
+    help='What comes of each iteration, repeated: a line "h a verified", or a JSON object. The '
+    "text is none.",
+)
 @click.option("--repeat", type=Count, default=3, show_default=True, metavar="N", help="Rounds.")
 @max_new_tokens_option(128)
 @engine_options
@@ -61,9 +77,11 @@ def command(
     prompt_file: str,
     names: tuple[str, ...],
     gammas: tuple[int, ...],
-    blocks: tuple[int, ...],
+    blocks: tuple[Block, ...],
     tau: float | None,
     min_prefix: int | None,
+    force_reject: bool,
+    trace_file: str | None,
     repeat: int,
     max_new_tokens: int,
     engine: EngineChoice,
@@ -72,10 +90,11 @@ def command(
     from ..benchmark import benchmark, read_prompts
 
     prompts = read_prompts(prompt_file)
+    forced = _forcing(force_reject, trace_file, blocks)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
     with engine.open(bundle) as session:
         policies = [
-            choice.of(session)
+            forced(choice.of(session))
             for name in dict.fromkeys(names or session.policies)
             for choice in choices(name, gammas, blocks, tau, min_prefix)
         ]
@@ -96,10 +115,32 @@ def command(
         ctx.exit(DIFFERS)
 
 
+def _forcing(
+    reject: bool, trace_file: str | None, blocks: Sequence[Block]
+) -> Callable[[Policy], Policy]:
+    """What makes a policy's outcomes the dictated ones, if any are."""
+    from ..accept_trace import read_accept_trace
+    from ..decode.forced import ForcedOutcomes, force_reject
+
+    if not reject and trace_file is None:
+        return lambda policy: policy
+    if reject and trace_file is not None:
+        raise UserError("--force-reject and --accept-trace dictate different things: give one")
+    if "auto" in blocks:
+        raise UserError(
+            "--block auto chooses by what comes of drafts, which --force-reject and "
+            "--accept-trace dictate: give a number"
+        )
+    if trace_file is None:
+        return lambda policy: force_reject(policy) if policy.max_drafts else policy
+    outcomes = read_accept_trace(trace_file)
+    return lambda policy: ForcedOutcomes(policy, outcomes) if policy.max_drafts else policy
+
+
 def choices(
     name: str,
     gammas: Sequence[int],
-    blocks: Sequence[int],
+    blocks: Sequence[Block],
     tau: float | None,
     min_prefix: int | None,
 ) -> list[PolicyChoice]:
@@ -119,6 +160,8 @@ def choices(
 
 
 def _print(report: BenchReport) -> None:
+    if report.synthetic:
+        click.echo("synthetic acceptance: what comes of drafts is dictated, not the model's")
     threads = "" if report.threads is None else f", {report.threads} threads"
     click.echo(
         f"{report.model}, engine {report.engine}{threads}: {report.prompts} prompts, "
@@ -128,6 +171,7 @@ def _print(report: BenchReport) -> None:
     heading = ("policy", "prefill tok/s", "decode tok/s", "tokens/iter.", "accepted", "over AR")
     _table([heading, *(_policy_row(policy) for policy in report.policies)])
     _print_pairs(report)
+    _print_iterations(report)
     click.echo()
     often = [step for step in report.steps if step.count >= FEW_STEPS]
     if often:
@@ -182,11 +226,63 @@ def _print_pairs(report: BenchReport) -> None:
         )
 
 
+def _print_iterations(report: BenchReport) -> None:
+    """What an iteration gives and costs, and the speed-up that follows."""
+    drafting = [policy for policy in report.policies if policy.acceptance_rate is not None]
+    if not drafting:
+        return
+    click.echo()
+    heading = (
+        "an iteration",
+        "h",
+        "a",
+        "verified",
+        "draft cost",
+        "verify cost",
+        "predicted",
+        "ratio",
+    )
+    rows = [
+        (
+            _label(policy),
+            _number(policy.mean_confident),
+            _number(policy.mean_accepted),
+            f"{policy.verified_share:.1%}",
+            _number(policy.draft_cost),
+            _number(policy.verify_cost),
+            _number(policy.predicted_speedup, "x"),
+            _number(policy.measured_over_predicted),
+        )
+        for policy in drafting
+    ]
+    _table([heading, *rows])
+    click.echo(
+        "(h: confident drafts, a: accepted; costs in AR steps; predicted: tokens an iteration / "
+        "(draft cost +\nverified share x verify cost); ratio: over AR, measured / predicted)"
+    )
+    for policy in drafting:
+        for choice in policy.settings.get("chosen", ()):
+            click.echo(f"{_label(policy)}: {_choice(choice)}, {choice['iterations']} iterations")
+
+
+def _choice(choice: dict[str, int]) -> str:
+    block, least = choice["block"], choice["min_prefix"]
+    if block == 0:
+        return "ar"
+    if least > block:
+        return f"block {block}, all verified"
+    return f"block {block}, " + (f"min-prefix {least}" if least else "none verified")
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"
+
+
 def _label(report: PolicyReport) -> str:
-    if report.gamma is None:
-        return report.policy
-    drafts = "block" if "block" in report.settings else "gamma"
-    return f"{report.policy}, {drafts} {report.gamma}"
+    settings = ("gamma", "block", "min_prefix")
+    given = [(name, report.settings.get(name)) for name in settings]
+    named = [f"{name.replace('_', '-')} {value}" for name, value in given if value is not None]
+    return ", ".join([report.policy, *named])
 
 
 def _policy_row(report: PolicyReport) -> tuple[str, ...]:

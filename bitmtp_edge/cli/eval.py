@@ -19,6 +19,7 @@ from .bench import choices
 from .eval_plot import draw, import_pyplot
 from .eval_tables import label, tables
 from .options import (
+    Block,
     Count,
     EngineChoice,
     block_option,
@@ -94,7 +95,7 @@ def command(
     matched: str | None,
     names: tuple[str, ...],
     gammas: tuple[int, ...],
-    blocks: tuple[int, ...],
+    blocks: tuple[Block, ...],
     tau: float | None,
     min_prefixes: tuple[int, ...],
     limit: int | None,
@@ -142,7 +143,7 @@ def _policies(
     session: Session,
     names: Sequence[str],
     gammas: Sequence[int],
-    blocks: Sequence[int],
+    blocks: Sequence[Block],
     tau: float | None,
     min_prefixes: Sequence[int],
 ) -> list[Policy]:
@@ -150,15 +151,16 @@ def _policies(
 
     A min_prefix longer than a block goes with a longer one; with none, it is refused.
     """
-    longest = max(blocks, default=session.bundle.decoding.block)
+    sizes = [block for block in blocks if block != "auto"]
+    longest = max(sizes, default=session.bundle.decoding.block)
     found = [
         choice
         for name in names
         for least in min_prefixes or (None,)
         for choice in choices(name, gammas, blocks, tau, least)
         if choice.min_prefix is None
-        or choice.block in (None, longest)
-        or choice.min_prefix <= choice.block
+        or choice.block in (None, "auto", longest)
+        or choice.min_prefix <= int(choice.block)
     ]
     return [choice.of(session) for choice in dict.fromkeys(found)]
 

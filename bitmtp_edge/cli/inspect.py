@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..bundle import Bundle, DecodingDefaults, ModelFacts
+from ..errors import UserError
 from ..inspection import summarise
+from .options import EngineChoice, engine_options
+
+if TYPE_CHECKING:
+    from ..decode.costs import CostTable
 
 
 @click.command(name="inspect", help=__doc__)
 @click.argument("bundle", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-hashes", is_flag=True, help="Check sizes only, do not read the files through.")
-def command(bundle: str, as_json: bool, no_hashes: bool) -> None:
+@click.option(
+    "--costs",
+    "with_costs",
+    is_flag=True,
+    help="Also what a step of each replay state takes on this machine: measured once, then saved.",
+)
+@engine_options
+def command(
+    bundle: str, as_json: bool, no_hashes: bool, with_costs: bool, engine: EngineChoice
+) -> None:
+    if not with_costs and engine != EngineChoice("auto", None, 0):
+        raise UserError("--engine, --provider and --threads say what --costs measures: add --costs")
     opened = Bundle.open(bundle, check_hashes=not no_hashes)
     facts = summarise(opened)
+    costs = None
+    if with_costs:
+        with engine.open(bundle) as session:
+            costs = session.costs
+        facts["costs"] = asdict(costs)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
         return
@@ -48,19 +70,28 @@ def command(bundle: str, as_json: bool, no_hashes: bool) -> None:
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
         click.echo(f"{label:{width}}  {text}")
-    _print_states([s for s in facts["replay_states"] if s["segment"] == replay.segments[0]])
-
-
-def _print_states(states: list[dict[str, Any]]) -> None:
-    """What a step costs, attention apart, whose work grows with the history."""
-    click.echo(
-        f"  {'role':6}  {'width':>5}  {'outputs':>7}  {'M mult-adds':>11}  {'KV written':>10}"
+    _print_states(
+        [state for state in facts["replay_states"] if state["segment"] == replay.segments[0]], costs
     )
+
+
+def _print_states(states: list[dict[str, Any]], costs: CostTable | None) -> None:
+    """What a step costs; multiply-adds are without attention, whose work grows with the history."""
+    heading = f"  {'role':6}  {'width':>5}  {'outputs':>7}  {'M mult-adds':>11}  {'KV written':>10}"
+    if costs is not None:
+        behind = [f"ms behind {rows}" for rows in (costs.short, costs.long)]
+        heading += "".join(f"  {each:>14}" for each in behind) + f"  {'AR steps':>8}"
+    click.echo(heading)
     for state in states:
-        click.echo(
+        line = (
             f"  {state['role']:6}  {state['width']:5}  {state['outputs']:7}  "
             f"{state['multiply_adds'] / 1e6:11,.1f}  {state['kv_written_bytes'] / 2**10:6,.1f} KiB"
         )
+        if costs is not None:
+            shape = state["role"], state["width"], state["outputs"]
+            short, long = (costs.ms(*shape, rows) for rows in (costs.short, costs.long))
+            line += f"  {short:14,.3f}  {long:14,.3f}  {short / costs.ar_ms:8,.2f}"
+        click.echo(line)
 
 
 def _decoding(defaults: DecodingDefaults) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Count = click.IntRange(1)
+Block = int | Literal["auto"]
 _COMPARE = "; may be repeated, to compare several in one run"
 
 
@@ -38,7 +39,12 @@ class EngineChoice:
 
         if self.provider is not None and self.name != "onnxruntime":
             raise UserError("--provider is an ONNX Runtime provider: add --engine onnxruntime")
-        return Session.open(bundle, self.name, EngineOptions(self.threads, self.provider))
+        options = EngineOptions(self.threads, self.provider)
+        return Session.open(bundle, self.name, options, _notice)
+
+
+def _notice(line: str) -> None:
+    click.echo(f"bitmtp-edge: {line}", err=True)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class PolicyChoice:
 
     name: str | None
     gamma: int | None
-    block: int | None
+    block: Block | None
     tau: float | None
     min_prefix: int | None
 
@@ -111,7 +117,7 @@ def policy_options(function: Function) -> Function:
         *,
         policy: str | None,
         gamma: int | None,
-        block: int | None,
+        block: Block | None,
         tau: float | None,
         min_prefix: int | None,
         **rest: Any,
@@ -134,6 +140,20 @@ def policy_options(function: Function) -> Function:
     )
 
 
+class BlockType(click.ParamType):
+    """A number of 1 or more, or ``auto``."""
+
+    name = "block"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Block:
+        if value == "auto":
+            return "auto"
+        number: int = Count.convert(value, param, ctx)
+        return number
+
+
 def gamma_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
     """``--gamma``, as the argument ``name``."""
     return click.option(
@@ -151,9 +171,9 @@ def block_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
     return click.option(
         "--block",
         *name,
-        type=Count,
+        type=BlockType(),
         multiple=multiple,
-        metavar="N",
+        metavar="N|auto",
         help="Tokens of a draft block, of policies confidence, speculative and hybrid"
         f"{_COMPARE * multiple} [default: the bundle's].",
     )

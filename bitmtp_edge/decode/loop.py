@@ -207,7 +207,8 @@ class Decoder:
 def iterate(decoder: Decoder, limit: int) -> Iteration:
     """One iteration of decoding, to at most ``limit`` tokens: draft, then commit or verify."""
     policy, n = decoder.policy, len(decoder.prefix.tokens)
-    count = min(policy.max_drafts, limit - n - 1)
+    room = limit - n - 1
+    count = policy.plan(decoder, room)
     decoder.reserve(n + count)
     drafts = policy.draft(decoder, count) if count else Drafts()
     confident = policy.confident(drafts)
@@ -220,7 +221,7 @@ def iterate(decoder: Decoder, limit: int) -> Iteration:
     else:
         committed = drafts.tokens[:accepted]
         decoder.prefix.commit_unverified(committed)
-    return Iteration(committed, count, confident, accepted, verified, count < policy.max_drafts)
+    return Iteration(committed, count, confident, accepted, verified, room < policy.max_drafts)
 
 
 def verify(decoder: Decoder, drafts: Drafts) -> tuple[int, int]:

@@ -55,6 +55,10 @@ class Policy(ABC):
     def check(self, states: ReplayStates) -> None:
         """Raises UserError if a step of this policy would fit no replay state."""
 
+    def plan(self, decoder: Decoder, most: int) -> int:
+        """How many drafts the iteration that begins makes: at most ``most``, 0 for an AR step."""
+        return min(self.max_drafts, most)
+
     @abstractmethod
     def draft(self, decoder: Decoder, count: int) -> Drafts:
         """``count``, 1 .. ``max_drafts``, tokens that may follow ``decoder.prefix.tokens``."""

@@ -1,0 +1,120 @@
+"""Step costs kept between runs: measured once for a bundle, engine and machine.
+
+The file lies beside the bundle, in ``engines/NAME/``, or where that cannot be written, in the
+user's cache folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .bundle import BUNDLE_FILE, Bundle, sha256_of
+from .decode.costs import CostTable, measure_costs
+from .decode.replay_states import ReplayStates
+from .engines.base import Engine
+from .environment import environment
+from .errors import UserError
+from .records import read_record
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the costs hold for. bundle: SHA-256 of its bundle.json, which has that of every file."""
+
+    bundle: str
+    engine: str
+    threads: int | None
+    processor: str | None
+    instructions: str | None
+    sdk: str
+
+
+@dataclass(frozen=True)
+class CostFile:
+    """The JSON of a cost file."""
+
+    measured: Measured
+    costs: CostTable
+
+
+def costs_of(
+    bundle: Bundle, engine: Engine, states: ReplayStates, notice: Callable[[str], None]
+) -> CostTable:
+    """The saved costs, or new ones, which are saved if a folder takes them.
+
+    ``notice`` is told in one line why a saved file is not used.
+    """
+    key = _key(bundle, engine)
+    found, reason = _read(bundle, key)
+    if found is not None:
+        return found
+    if reason is not None:
+        notice(f"{reason}: measuring step costs again")
+    costs = measure_costs(engine, states)
+    _save(CostFile(key, costs), _places(bundle, key))
+    return costs
+
+
+def saved_costs(bundle: Bundle, engine: Engine) -> CostTable | None:
+    """The saved costs, None where there are none that hold here. Measures nothing."""
+    return _read(bundle, _key(bundle, engine))[0]
+
+
+def _key(bundle: Bundle, engine: Engine) -> Measured:
+    here = environment(engine)
+    return Measured(
+        sha256_of(bundle.path / BUNDLE_FILE),
+        here.engine,
+        here.threads,
+        here.processor,
+        here.instructions,
+        here.versions["bitmtp-edge"],
+    )
+
+
+def _places(bundle: Bundle, key: Measured) -> list[Path]:
+    """Where a cost file may lie, the preferred place first."""
+    name = f"costs-{key.threads or 'all'}-threads.json"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [
+        bundle.path / "engines" / key.engine / name,
+        Path(cache).expanduser() / "bitmtp-edge" / key.bundle[:16] / key.engine / name,
+    ]
+
+
+def _read(bundle: Bundle, key: Measured) -> tuple[CostTable | None, str | None]:
+    """Costs that hold for ``key``; else None and what is wrong with the file that was found."""
+    reason = None
+    for path in _places(bundle, key):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            file = read_record(CostFile, value, str(path))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError, UserError):
+            reason = reason or f"{path} is damaged"
+            continue
+        changed = [name for name, now in asdict(key).items() if getattr(file.measured, name) != now]
+        if not changed:
+            return file.costs, None
+        reason = reason or f"{path} is of another {changed[0]}"
+    return None, reason
+
+
+def _save(file: CostFile, places: list[Path]) -> None:
+    """Writes the file to the first place that takes it; none has to."""
+    text = json.dumps(asdict(file), indent=1) + "\n"
+    for path in places:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
+            continue
+        return

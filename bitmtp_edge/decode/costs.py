@@ -1,0 +1,123 @@
+"""What a step costs on one engine and machine, by replay state: measured, then looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+
+from bitmtp_edge.decode.replay_states import ReplayStates
+from bitmtp_edge.decode.window import causal_window
+from bitmtp_edge.engines.base import Engine, ReplayState, Role
+
+BUDGET_S = 0.8  # of all states together, where three runs of each take less
+LEAST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Milliseconds of a step of one kind, behind ``CostTable.short`` and ``.long`` rows: the first
+    quartile of some runs, since what else the machine does only ever adds."""
+
+    role: str
+    width: int
+    outputs: int
+    short_ms: float
+    long_ms: float
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Steps behind ``short`` and behind ``long`` rows of history; attention's share grows with the
+    history in between and beyond, the rest does not."""
+
+    short: int
+    long: int
+    steps: tuple[StepTime, ...]
+
+    def ms(self, role: Role, width: int, outputs: int, history: int) -> float:
+        """Milliseconds of a step behind ``history`` rows. An output more or less than were measured
+        at this width costs what it does in a verify step. KeyError for a width that was not.
+        """
+        steps = self._by_width[role, width]
+        step = min(steps, key=lambda each: abs(each.outputs - outputs))
+        extra = outputs - step.outputs
+        return self._at(step, history) + (extra * self._output_ms(width) if extra else 0.0)
+
+    @property
+    def ar_ms(self) -> float:
+        """An autoregressive step behind ``short`` rows: what others are compared with."""
+        return self.ms("verify", min(w for r, w in self._by_width if r == "verify"), 1, self.short)
+
+    @cached_property
+    def _by_width(self) -> dict[tuple[str, int], list[StepTime]]:
+        found: dict[tuple[str, int], list[StepTime]] = {}
+        for step in self.steps:
+            found.setdefault((step.role, step.width), []).append(step)
+        return found
+
+    def _at(self, step: StepTime, history: int) -> float:
+        slope = (step.long_ms - step.short_ms) / max(self.long - self.short, 1)
+        return step.short_ms + max(slope, 0.0) * (history - self.short)
+
+    def _output_ms(self, width: int) -> float:
+        """One more output, by the verify steps of the width nearest to ``width``."""
+        pairs = [
+            (min(steps, key=lambda s: s.outputs), max(steps, key=lambda s: s.outputs))
+            for (role, _), steps in self._by_width.items()
+            if role == "verify" and len(steps) > 1
+        ]
+        if not pairs:
+            return 0.0
+        few, many = min(pairs, key=lambda pair: abs(pair[0].width - width))
+        return max(many.short_ms - few.short_ms, 0.0) / (many.outputs - few.outputs)
+
+
+def measure_costs(
+    engine: Engine, states: ReplayStates, clock: Callable[[], float] = perf_counter
+) -> CostTable:
+    """Times a step of every state of the segment in use, making of its window included.
+
+    The long history fills that segment, which is as long as one gets before it is copied to a
+    larger one; the short one is an eighth of it. States take turns, so that a busy moment of the
+    machine touches all of them, and the cheap ones run oftener. No history row is written: a
+    sequence that the engine holds stays as it is.
+    """
+    long = min(engine.segment, states.context)
+    short = long // 8
+    kinds = [state for state in states.all() if state.segment == engine.segment]
+    samples: dict[tuple[ReplayState, int], list[float]] = {
+        (state, history): [] for state in kinds for history in (short, long)
+    }
+    for state, history in samples:
+        _step(engine, state, history)  # plans are made at first use
+    share = BUDGET_S / len(samples)
+    turns = list(samples)
+    while turns:
+        for turn in turns:
+            began = clock()
+            _step(engine, *turn)
+            samples[turn].append(clock() - began)
+        turns = [t for t in turns if len(samples[t]) < LEAST_RUNS or sum(samples[t]) < share]
+    steps = tuple(
+        StepTime(
+            state.role,
+            state.width,
+            state.outputs,
+            1e3 * _quartile(samples[state, short]),
+            1e3 * _quartile(samples[state, long]),
+        )
+        for state in kinds
+    )
+    return CostTable(short, long, steps)
+
+
+def _quartile(values: list[float]) -> float:
+    return sorted(values)[len(values) // 4]
+
+
+def _step(engine: Engine, state: ReplayState, history: int) -> None:
+    tokens = [0] * (history + state.width)
+    heads = min(state.outputs, state.width)
+    engine.replay(state, causal_window(tokens, history, (), state.width, heads, state.outputs))
