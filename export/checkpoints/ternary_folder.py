@@ -182,7 +182,7 @@ def write_ternary_checkpoint(
     config or tensors that export would refuse.
     """
     try:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
     except ImportError:
         raise missing_extra("safetensors", "train") from None
     if os.path.lexists(folder):
@@ -194,7 +194,8 @@ def write_ternary_checkpoint(
         for name, content in {"config.json": text, **text_files}.items():
             (partial / name).write_bytes(content.encode())
         contiguous = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
-        save_file(contiguous, partial / SINGLE_FILE)
+        # Its own save_file tells a full disk as no OSError, and hides the file from other users.
+        (partial / SINGLE_FILE).write_bytes(save(contiguous))
         _check_written(partial)
         partial.rename(folder)
     except OSError as error:

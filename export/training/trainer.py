@@ -137,6 +137,8 @@ class Trainer:
         try:
             with Progress(schedule.steps, "train", "steps") as progress:
                 progress.advance(self.step)
+                if self.step == schedule.steps:  # a run that ended before its model was written
+                    self._save(self.model)
                 while self.step < schedule.steps:
                     sums += self._train_step()
                     last = self.step == schedule.steps
