@@ -1,38 +1,54 @@
-"""The demo, on a terminal and off it, and the picture made of it."""
+"""The demo of the shipped model, on a terminal and off it."""
 
 from __future__ import annotations
 
-import os
+import math
 import re
 import runpy
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ..export.tiny_models import write_folder
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.session import Session
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.py"
-PICTURE = ROOT / "tools" / "demo_picture.py"
+TABLE = ["tokens", "iterations", "tokens/iteration", "tokens/s", "verified", "right"]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from bitmtp_edge.export.pipeline import export_bundle
-
-    folder = tmp_path_factory.mktemp("tiny")
-    export_bundle(write_folder(folder / "checkpoint").path, folder / "bundle")
-    return folder / "bundle"
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the script defines."""
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    return runpy.run_path(str(DEMO))
 
 
 @pytest.fixture(scope="module")
 def picture() -> dict[str, Any]:
-    return runpy.run_path(str(PICTURE))
+    return runpy.run_path(str(ROOT / "tools" / "demo_picture.py"))
+
+
+@pytest.fixture(scope="module")
+def on_a_terminal(picture: dict[str, Any]) -> Any:
+    """``on_a_terminal(command, columns=..., lines=...)``: what it writes to one of that size."""
+
+    def written(*command: str | Path, columns: int = 92, lines: int = 120) -> str:
+        pieces = picture["record"]([*map(str, command)], columns, lines)
+        return "".join(text for text, _ in pieces)
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def low(tiny_ternary_bundle: Bundle, on_a_terminal: Any) -> str:
+    """On a terminal that is wide, and has fewer lines than the replies take."""
+    shown: str = on_a_terminal(sys.executable, DEMO, tiny_ternary_bundle.path, lines=8)
+    return shown
 
 
 def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -40,83 +56,97 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, cwd=folder)
 
 
-def test_without_a_terminal_it_is_plain_text(bundle: Path, tmp_path: Path) -> None:
-    done = run(DEMO, bundle, folder=tmp_path)
+def test_without_a_terminal_it_is_plain_text(tiny_ternary_bundle: Bundle, tmp_path: Path) -> None:
+    done = run(DEMO, tiny_ternary_bundle.path, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout
-    assert all(len(line) <= 100 for line in done.stdout.splitlines())
-    *_, heading, first, second, third, _, told, _, _, why, share, _, _ = done.stdout.splitlines()
-    assert heading.split()[:4] == ["prompt", "tokens", "ar", "tok/s"]
-    assert [row.split()[-1] for row in (first, second, third)] == ["yes"] * 3
-    assert told.startswith("Every reply has the same tokens")
-    assert why.startswith("A speed-up near 1 is what a CPU and a model this small give: ")
-    assert re.search(r"and \d+% of the$", share)
+    assert "\x1b" not in done.stdout and "\r" not in done.stdout
     lines = done.stdout.splitlines()
-    starts = [i for i, line in enumerate(lines) if line.startswith(("ar ", "nested "))]
-    assert len(starts) == 6
-    for plain, nested in zip(starts[::2], starts[1::2], strict=True):
-        text = [line[8:] for line in lines[plain:nested]]
-        assert text == [line[8:] for line in lines[nested : nested + len(text)]]
+    assert all(len(line) <= 100 for line in lines)
+    assert [line[:8].strip() for line in lines if re.match(r"(ar|hybrid) {2,6}", line)][:2] == [
+        "ar",
+        "hybrid",
+    ]
+    [heading] = [at for at, line in enumerate(lines) if line.split() == TABLE]
+    for name, line in zip(("ar", "hybrid"), lines[heading + 1 : heading + 3], strict=True):
+        told, tokens, iterations, each, rate, verified, right, *_ = line.split()
+        assert told == name and right in "0123"
+        assert float(each) == pytest.approx(int(tokens) / int(iterations), abs=0.006)
+        assert float(rate) > 0
+        assert (verified == "100%") or name == "hybrid"
+    assert "times the tokens a second here" in " ".join(done.stdout.split())
 
 
-def test_accepted_counts_are_short() -> None:
-    told = runpy.run_path(str(DEMO))["accepted_counts"]
-    head = "accepted of 2 drafts, as accepted:steps"
-    assert told([2, 0, 2], 2) == f"{head} 0:1 1:0 2:2; each: 2 0 2"
-    assert told([2] * 30, 2) == f"{head} 0:0 1:0 2:30; first 20: {' '.join('2' * 20)}"
+def test_side_by_side_on_a_wide_terminal(low: str) -> None:
+    assert re.search(r"\x1b\[1mar\x1b\[0m +\x1b\[2m │ \x1b\[0m\x1b\[1mhybrid\x1b\[0m", low)
+    assert "\x1b[4;32m" in low or "\x1b[4;36m" in low
+    moves = [int(up) for up in re.findall(r"\x1b\[(\d+)A", low)]
+    assert len(moves) > 100
+    assert max(moves) == 7
 
 
-def test_rates_are_medians_of_runs_in_alternating_order() -> None:
-    order: list[str] = []
+def test_both_replies_stand_there_in_full(
+    demo: dict[str, Any], picture: dict[str, Any], tiny_ternary_bundle: Bundle, low: str
+) -> None:
+    terminal = picture["Terminal"]()
+    terminal.write(low, 0.0)
+    shown = ["".join(cell.character for cell in line) for line in terminal.lines]
+    texts = [line.split(" │") for line in shown if " │" in line]
+    left, right = ("".join(text[side] for text in texts) for side in (0, 1))
+    with Session.open(tiny_ternary_bundle.path) as session:
+        for name, half in zip(demo["POLICIES"], (left, right), strict=True):
+            for prompt, _ in demo["PROMPTS"]:
+                decoder = session.decoder(session.policy(name))
+                result = session.reply(decoder, session.prompt_ids(prompt), demo["TOKENS"])
+                assert bare(result.text) in bare(half)
 
-    class Scripted:
-        def decoder(self, policy: str) -> str:
-            return policy
 
-        def reply(self, policy: str, ids: list[int], tokens: int) -> SimpleNamespace:
-            order.append(policy)
-            return SimpleNamespace(decode_s=float(len(order)), finish_reason="length")
-
-    shown = {"ar": SimpleNamespace(decode_s=9.0), "nested": SimpleNamespace(decode_s=0.5)}
-    seconds = runpy.run_path(str(DEMO))["decode_seconds"](Scripted(), shown, [1])
-    assert order == ["nested", "ar", "ar", "nested"]
-    assert seconds == [3.0, 1.0]
+def bare(text: str) -> str:
+    """Without what wrapping changes."""
+    return "".join(c if c.isprintable() else "?" for c in text if not c.isspace())
 
 
-@pytest.mark.parametrize("arguments", [(), ("a", "b")])
-def test_wrong_arguments_are_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = run(DEMO, *arguments, folder=tmp_path)
+def test_a_narrow_terminal_stacks(tiny_ternary_bundle: Bundle, on_a_terminal: Any) -> None:
+    shown = on_a_terminal(sys.executable, DEMO, tiny_ternary_bundle.path, columns=60)
+    assert "\x1b[36mhybrid" in shown and "│" not in shown
+    assert not re.search(r"\x1b\[\d*[A-Za-ln-z]", shown)
+
+
+def test_no_color_is_respected_on_a_terminal(
+    tiny_ternary_bundle: Bundle, on_a_terminal: Any
+) -> None:
+    bundle = tiny_ternary_bundle.path
+    shown = on_a_terminal("env", "NO_COLOR=1", sys.executable, DEMO, bundle)
+    assert "│ hybrid" in shown
+    assert not re.search(r"\x1b\[[\d;]*m", shown)
+
+
+def test_a_bundle_without_masks_is_one_line(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    done = run(DEMO, tiny_bundle.path, folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"usage: {DEMO} BUNDLE\n"
+    assert done.stderr.startswith("demo: error: policy hybrid does not fit")
+    assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_bundle_is_one_line(tmp_path: Path) -> None:
-    done = run(DEMO, tmp_path / "none", folder=tmp_path)
+@pytest.mark.parametrize("script", ["demo.py", "demo_smollm2.py"])
+@pytest.mark.parametrize("arguments", [(), ("a", "b")])
+def test_wrong_arguments_are_one_line(
+    script: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(DEMO.with_name(script), *arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"usage: {DEMO.with_name(script)} BUNDLE\n"
+
+
+@pytest.mark.parametrize("script", ["demo.py", "demo_smollm2.py"])
+def test_a_missing_bundle_is_one_line(script: str, tmp_path: Path) -> None:
+    done = run(DEMO.with_name(script), tmp_path / "none", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("demo: error: ") and done.stderr.count("\n") == 1
 
 
-def test_the_picture_shows_the_colours_of_a_terminal(bundle: Path, tmp_path: Path) -> None:
-    done = run(PICTURE, bundle, tmp_path / "demo.svg", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    drawn = ElementTree.parse(tmp_path / "demo.svg").getroot()
-    texts = list(drawn.iter("{http://www.w3.org/2000/svg}text"))
-    assert any(text.text == "nested" and text.get("fill") == "#6fc3ff" for text in texts)
-    assert any(text.text and "tok/s" in text.text for text in texts)
-
-
-def test_no_color_is_respected_on_a_terminal(
-    bundle: Path, picture: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = picture["record"]
-    shown = record(["env", "NO_COLOR=1", sys.executable, str(DEMO), str(bundle)])
-    assert "\x1b" not in shown and "nested" in shown
-    assert "\x1b[36mnested" in record([sys.executable, str(DEMO), str(bundle)])
-
-
-def test_a_reader_that_went_away_is_quiet(bundle: Path, tmp_path: Path) -> None:
+def test_a_reader_that_went_away_is_quiet(tiny_ternary_bundle: Bundle, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, str(DEMO), str(bundle)],
+        [sys.executable, str(DEMO), str(tiny_ternary_bundle.path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -128,37 +158,62 @@ def test_a_reader_that_went_away_is_quiet(bundle: Path, tmp_path: Path) -> None:
     assert process.wait() == 1
 
 
-def test_a_demo_that_fails_draws_nothing(picture: dict[str, Any]) -> None:
-    with pytest.raises(SystemExit) as end:
-        picture["record"]([sys.executable, "-c", "import sys; sys.exit(3)"])
-    assert end.value.code == 3
+def test_rates_are_medians_of_runs_in_alternating_order(demo: dict[str, Any]) -> None:
+    order: list[str] = []
+
+    class Scripted:
+        def prompt_ids(self, prompt: str) -> list[int]:
+            return [1]
+
+        def decoder(self, policy: str) -> str:
+            return policy
+
+        def reply(self, policy: str, ids: list[int], tokens: int) -> SimpleNamespace:
+            order.append(policy)
+            return SimpleNamespace(decode_s=float(len(order)), finish_reason="length")
+
+    pairs = [(Scripted(), "ar"), (Scripted(), "hybrid")]
+    replies = demo["timed"](pairs, "prompt")
+    assert order == ["ar", "hybrid", "hybrid", "ar", "ar", "hybrid"]
+    assert [reply.seconds for reply in replies] == [4.0, 3.0]
 
 
-def test_spans_keep_their_columns(picture: dict[str, Any]) -> None:
-    line = "  ab \x1b[32mcd\x1b[0m  e"
-    assert list(picture["spans"](line)) == [(2, "", "ab"), (5, "32", "cd"), (9, "0", "e")]
+def test_each_advances_at_its_own_pace(demo: dict[str, Any]) -> None:
+    """In the time of one iteration of the slow one, the fast one runs four."""
+    order: list[str] = []
+    drawn: list[bool] = []
+
+    class Scripted:
+        def __init__(self, name: str, seconds: float, count: int) -> None:
+            self.policy = SimpleNamespace(name=name)
+            self.seconds, self.count = seconds, count
+            self.result = SimpleNamespace(iterations=count)
+
+        def stream(self) -> Any:
+            for _ in range(self.count):
+                order.append(self.policy.name)
+                yield self.policy.name, ""
+
+    screen = SimpleNamespace(half=40, redraw=lambda left, right, last: drawn.append(last))
+    demo["show_beside"](screen, [Scripted("ar", 8.0, 8), Scripted("hybrid", 8.0, 2)])
+    assert order == ["ar", "hybrid", *["ar"] * 4, "hybrid", *["ar"] * 3]
+    assert drawn == [False] * (len(drawn) - 1) + [True]
 
 
-def test_text_is_escaped(picture: dict[str, Any]) -> None:
-    drawn = picture["draw"]("a < b\x02\r\n")
-    assert "a &lt; b?" in drawn
-    ElementTree.fromstring(drawn)
+def test_block_sizes(demo: dict[str, Any]) -> None:
+    result = SimpleNamespace(accepted_lengths=[8, 0, 5], verified=[False, True, True])
+    assert demo["block_sizes"](result) == "8 1v 6v"
 
 
-def test_text_wraps_in_its_column_and_keeps_its_own_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(os.environ, "COLUMNS", "20")
-    screen = runpy.run_path(str(DEMO))["Screen"]()
-    screen.column("ar")
-    for piece in ("one tw", "o three", " four:\n  fi", "ve\n\n", "six \n\n"):
-        screen.stream(piece)
-    screen.end()
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.rstrip() for line in shown] == [
-        "ar      one two",
-        "        three four:",
-        "          five",
-        "",
-        "        six",
-    ]
+def test_the_conclusion_is_what_was_measured(demo: dict[str, Any]) -> None:
+    def reply(tokens: int, iterations: int, seconds: float) -> SimpleNamespace:
+        result = SimpleNamespace(
+            generated_tokens=tokens, iterations=iterations, token_ids=[1] * tokens
+        )
+        return SimpleNamespace(result=result, seconds=seconds)
+
+    told = demo["conclusion"]([reply(100, 100, 1.0)], [reply(120, 20, 0.8)])
+    assert "ar took 10.0 ms, one of hybrid 40.0 ms" in told
+    assert "6.00 times the tokens an iteration were 1.50 times the tokens a second here" in told
+    assert "on 0 of 1 prompts" in told
+    assert math.isclose(demo["total"]([reply(3, 2, 0.5)] * 2)[2], 1.0)

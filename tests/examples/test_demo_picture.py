@@ -1,0 +1,70 @@
+"""The picture made of the demo."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitmtp_edge.bundle import Bundle
+
+PICTURE = Path(__file__).parents[2] / "tools" / "demo_picture.py"
+
+
+@pytest.fixture(scope="module")
+def picture() -> dict[str, Any]:
+    return runpy.run_path(str(PICTURE))
+
+
+def lines_of(picture: dict[str, Any], *pieces: tuple[str, float]) -> list[Any]:
+    terminal = picture["Terminal"]()
+    for text, now in pieces:
+        terminal.write(text, now)
+    lines: list[Any] = terminal.lines
+    return lines
+
+
+def test_it_shows_the_colours_of_a_terminal(tiny_ternary_bundle: Bundle, tmp_path: Path) -> None:
+    command = [sys.executable, str(PICTURE), str(tiny_ternary_bundle.path), "demo.svg"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    drawn = ElementTree.parse(tmp_path / "demo.svg").getroot()
+    texts = list(drawn.iter("{http://www.w3.org/2000/svg}text"))
+    assert sum(text.text == "hybrid" and text.get("fill") == "#ffffff" for text in texts) == 3
+    assert any(text.get("text-decoration") and text.get("fill") == "#6fc3ff" for text in texts)
+    assert any(text.text and "tokens/s" in text.text for text in texts)
+    assert all(float(text.get("x", 0)) < 92 * 8 + 18 for text in texts)
+
+
+def test_a_demo_that_fails_draws_nothing(picture: dict[str, Any]) -> None:
+    with pytest.raises(SystemExit) as end:
+        list(picture["record"]([sys.executable, "-c", "import sys; sys.exit(3)"]))
+    assert end.value.code == 3
+
+
+def test_spans_keep_their_columns_and_times(picture: dict[str, Any]) -> None:
+    [line] = lines_of(picture, ("  ab \x1b[4;32mcd\x1b[0m", 1.0), ("  e", 2.0))
+    assert list(picture["spans"](line)) == [
+        (2, "", "ab", 1.0),
+        (5, "4;32", "cd", 1.0),
+        (9, "", "e", 2.0),
+    ]
+
+
+def test_what_is_drawn_over_as_it_was_keeps_its_time(picture: dict[str, Any]) -> None:
+    first, second, _ = lines_of(
+        picture, ("ab\r\ncd\r\n", 1.0), ("\x1b[2A\r\x1b[Kab\r\n\x1b[Kcx\r\n", 2.0)
+    )
+    assert list(picture["spans"](first)) == [(0, "", "ab", 1.0)]
+    assert list(picture["spans"](second)) == [(0, "", "c", 1.0), (1, "", "x", 2.0)]
+
+
+def test_text_is_escaped(picture: dict[str, Any]) -> None:
+    drawn = picture["draw"](lines_of(picture, ("a < b\x02\r\n", 0.0)))
+    assert "a &lt; b?" in drawn
+    ElementTree.fromstring(drawn)
