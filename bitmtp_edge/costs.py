@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def _read(bundle: Bundle, key: Measured) -> tuple[CostTable | None, str | None]:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
             file = read_record(CostFile, value, str(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, RecursionError, UserError):
             reason = reason or f"{path} is damaged"
@@ -114,7 +115,7 @@ def _save(file: CostFile, places: list[Path]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
+            return
         except OSError:
-            partial.unlink(missing_ok=True) if partial.parent.is_dir() else None
-            continue
-        return
+            with suppress(OSError):
+                partial.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -275,3 +276,134 @@ def test_the_time_of_python_is_measured_on_the_cpu_engine_alone(bundle: Path) ->
     pytest.importorskip("onnxruntime")
     with session.Session.open(bundle, "onnxruntime") as opened:
         assert benchmark.python_ms_per_step(opened, opened.policy("ar"), [1, 2]) is None
+
+
+BLOCKS = ("--policy", "ar", "--policy", "speculative", "--policy", "hybrid")
+SHORT = ("--repeat", 1, "--max-new-tokens", 24)
+
+
+@pytest.fixture
+def block_bundle(
+    tiny_ternary_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A bundle with mask embeddings, to which costs may be written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(tiny_ternary_bundle.path, tmp_path / "blocks")
+    return tmp_path / "blocks"
+
+
+def test_a_speed_up_follows_from_the_steps(verb: Verb, block_bundle: Path, prompts: Path) -> None:
+    report = verb("bench", block_bundle, "--prompts", prompts, *BLOCKS, *SHORT, "--json").json
+    assert report["synthetic"] is False
+    ar, speculative, hybrid = report["policies"]
+    assert (ar["draft_cost"], ar["verify_cost"], ar["predicted_speedup"]) == (0, 1, 1)
+    assert (ar["verified_share"], ar["mean_confident"], ar["mean_accepted"]) == (1, None, None)
+    assert speculative["verified_share"] == 1 and speculative["mean_confident"] is None
+    assert hybrid["mean_confident"] >= 0 and 0 <= hybrid["verified_share"] <= 1
+    for policy in (speculative, hybrid):
+        assert policy["draft_cost"] > 0 and policy["verify_cost"] > 0
+        ours = [row for row in report["replies"] if row["policy"] == policy["policy"]]
+        predicted = [row["predicted_speedup"] for row in ours]
+        assert policy["predicted_speedup"] == median(predicted)
+        ratios = [row["speedup_over_ar"] / row["predicted_speedup"] for row in ours]
+        assert policy["measured_over_predicted"] == pytest.approx(median(ratios))
+
+
+def test_the_prediction_is_tokens_over_costs(
+    verb: Verb, block_bundle: Path, prompts: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("2 0 0\n2 0 0\n0 1 1\n0 1 1\n")
+    dictated = ("--accept-trace", trace, "--policy", "ar", "--policy", "hybrid")
+    limits = ("--repeat", 1, "--max-new-tokens", 33)
+    report = verb("bench", block_bundle, "--prompts", prompts, *dictated, *limits, "--json").json
+    _, hybrid = report["policies"]
+    assert hybrid["verified_share"] == pytest.approx(0.5, abs=0.1)
+    iteration = hybrid["draft_cost"] + hybrid["verified_share"] * hybrid["verify_cost"]
+    predicted = hybrid["tokens_per_iteration"] / iteration
+    assert hybrid["predicted_speedup"] == pytest.approx(predicted, rel=0.1)
+
+
+def test_rejected_drafts_leave_ars_text(verb: Verb, block_bundle: Path, prompts: Path) -> None:
+    forced = (*BLOCKS, "--force-reject", *SHORT)
+    report = verb("bench", block_bundle, "--prompts", prompts, *forced, "--json").json
+    assert report["ok"] and report["synthetic"] is True
+    for policy in report["policies"][1:]:
+        assert policy["lossless"] and policy["same_tokens_as_ar"] is True
+        assert (policy["verified_share"], policy["mean_accepted"]) == (1, 0)
+        assert policy["tokens_per_iteration"] == 1
+    told = verb("bench", block_bundle, "--prompts", prompts, *forced).out
+    assert told.startswith("synthetic acceptance: ")
+    assert "hybrid, block 4, min-prefix 2: its tokens are AR's, token for token" in told
+
+
+def test_a_lossy_step_is_told_under_forced_rejection(
+    verb: Verb, block_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = TimedEngine.replay
+
+    def lossy(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
+        output = replay(self, state, window)
+        wide = state.role == "verify" and state.outputs > 1
+        return replace(output, token_ids=output.token_ids + wide)
+
+    monkeypatch.setattr(TimedEngine, "replay", lossy)
+    done = verb("bench", block_bundle, "--prompts", prompts, *BLOCKS, "--force-reject", *SHORT)
+    assert done.code == 1
+    assert "speculative, block 4: its tokens DIFFER from AR's" in done.out
+
+
+def test_a_trace_dictates_outcomes_and_length(
+    verb: Verb, block_bundle: Path, prompts: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"h": 3, "a": 0, "verified": false}\n{"h": 1, "a": 4, "verified": true}\n')
+    dictated = (*BLOCKS, "--accept-trace", trace, *SHORT)
+    report = verb("bench", block_bundle, "--prompts", prompts, *dictated, "--json").json
+    assert report["synthetic"] is True
+    for policy in report["policies"]:
+        assert policy["generated_tokens"] == 2 * 24
+    hybrid = report["policies"][2]
+    assert hybrid["mean_confident"] == pytest.approx(2, abs=0.5)
+    assert not hybrid["lossless"]
+
+
+def test_auto_is_measured_beside_fixed_blocks(
+    verb: Verb, block_bundle: Path, prompts: Path
+) -> None:
+    blocks = (*BLOCKS, "--block", "auto", "--block", 2)
+    done = verb("bench", block_bundle, "--prompts", prompts, *blocks, *SHORT, "--json")
+    report = done.json
+    assert [policy["settings"].get("block") for policy in report["policies"]] == [
+        None,
+        "auto",
+        2,
+        "auto",
+        2,
+    ]
+    for policy in report["policies"][1::2]:
+        chosen = sum(choice["iterations"] for choice in policy["settings"]["chosen"])
+        replies = [row for row in report["replies"] if row["policy"] == policy["policy"]]
+        assert chosen > 0 and replies
+    assert report["policies"][1]["same_tokens_as_ar"] is True
+    assert list((block_bundle / "engines").rglob("costs-*.json"))
+    told = verb("bench", block_bundle, "--prompts", prompts, *blocks, *SHORT).out
+    assert "speculative, block auto: its tokens are AR's, token for token" in told
+    assert "speculative, block auto: ar, " in told or "all verified, " in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--force-reject", "--accept-trace", "x"), "dictate different things: give one"),
+        (("--force-reject", "--block", "auto"), "--block auto chooses by what comes of drafts"),
+        (("--accept-trace", "/nonexistent/t"), "/nonexistent/t: No such file or directory"),
+        (("--block", "automatic"), "'automatic' is not a valid integer"),
+        (("--block", "0"), "--block"),
+        (("--policy", "ar", "--block", "auto"), "block has no effect on policy ar"),
+    ],
+)
+def test_what_cannot_be_dictated_is_one_line(
+    verb: Verb, block_bundle: Path, prompts: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    assert told in verb("bench", block_bundle, "--prompts", prompts, *arguments).refused()

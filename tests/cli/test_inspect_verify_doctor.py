@@ -51,6 +51,26 @@ def test_inspect_json(verb: Verb, tiny_bundle: Bundle) -> None:
     )
 
 
+def test_inspect_tells_what_steps_take_here(
+    verb: Verb, tiny_ternary_bundle: Bundle, tmp_path: Path
+) -> None:
+    folder = link_copy(tiny_ternary_bundle.path, tmp_path / "copy")
+    done = verb("inspect", folder, "--costs", "--threads", 1)
+    assert done.code == 0 and done.err == ""
+    heading, *states = done.out.split("the same in every segment:\n")[1].splitlines()
+    assert heading.split()[-8:] == ["ms", "behind", "64", "ms", "behind", "512", "AR", "steps"]
+    cells = {tuple(line.split()[:3]): line.split()[-3:] for line in states}
+    assert cells["verify", "1", "1"][-1] == "1.00"
+    assert all(float(ms) > 0 for times in cells.values() for ms in times)
+    saved = verb("inspect", folder, "--costs", "--threads", 1, "--json").json["costs"]
+    assert f"{saved['steps'][0]['short_ms']:.3f}" == cells["draft", "1", "1"][0]
+    assert len(saved["steps"]) == len(states)
+
+
+def test_inspect_takes_an_engine_only_for_costs(verb: Verb, tiny_bundle: Bundle) -> None:
+    assert "add --costs" in verb("inspect", tiny_bundle.path, "--threads", 1).refused()
+
+
 def test_inspect_reads_the_files_through_unless_told_not_to(
     verb: Verb, tiny_bundle: Bundle, tmp_path: Path
 ) -> None:

@@ -1,0 +1,272 @@
+"""`--block auto`: near the best fixed choice on traces, whatever steps cost.
+
+Costs are made up and nothing is timed, so every figure here is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from bitmtp_edge.decode.acceptance import Acceptance
+from bitmtp_edge.decode.adaptive import AR, Adaptive, Choice, default_min_prefix
+from bitmtp_edge.decode.loop import Decoder, Iteration
+from bitmtp_edge.decode.policies import (
+    AutoRegressive,
+    BlockPolicy,
+    ConfidenceOnly,
+    Hybrid,
+    Policy,
+    SpeculativeOnly,
+)
+from bitmtp_edge.decode.sampling import SamplingParams
+from bitmtp_edge.errors import UserError
+
+from .fake_engines import HashEngine
+from .test_block_policies import final_states
+from .trace_engine import TAU, Trace, TraceEngine, cost_table, make_trace, ms_a_token, states_of
+
+BLOCK = 8
+LENGTH = 2500
+STATES = states_of(BLOCK, 4096)
+GPU = cost_table(STATES, lambda width: 1 + 0.01 * width)
+CPU = cost_table(STATES, lambda width: 0.9 + 0.075 * width)
+SMALL = cost_table(STATES, lambda width: 0.6 + 0.4 * width)
+HOPELESS = cost_table(STATES, lambda width: 0.2 + 0.8 * width)
+COSTS = {"gpu": GPU, "cpu": CPU, "small": SMALL}
+
+Skill = Callable[[int, int], float]
+
+
+def falling(first: float, step: float) -> Skill:
+    return lambda position, distance: first - step * distance
+
+
+def changing(before: Skill, after: Skill) -> Skill:
+    return lambda n, distance: (before if n < LENGTH // 2 else after)(n, distance)
+
+
+GOOD, FAIR, POOR = falling(0.97, 0.005), falling(0.85, 0.04), falling(0.5, 0.05)
+NONE = falling(0.02, 0.0)
+SKILLS = {
+    "good": GOOD,
+    "fair": FAIR,
+    "poor": POOR,
+    "none": NONE,
+    "good, then none": changing(GOOD, NONE),
+    "none, then good": changing(NONE, GOOD),
+}
+
+
+def trace_of(name: str, sure: float = 0.8) -> Trace:
+    return make_trace(random.Random(name), LENGTH, BLOCK, SKILLS[name], sure)
+
+
+@cache
+def ms_of_fixed(skill: str, costs: str) -> dict[tuple[str, int], float]:
+    """The least that each policy takes with each of its blocks."""
+    sizes = range(2, BLOCK + 1)
+    policies: list[Policy] = [AutoRegressive(), *map(SpeculativeOnly, sizes)]
+    policies += [ConfidenceOnly(size, TAU) for size in sizes]
+    policies += [Hybrid(size, TAU, m) for size in (2, 4, 8) for m in (1, 2, 4, 8) if m <= size]
+    found: dict[tuple[str, int], float] = {}
+    for policy in policies:
+        ms = ms_a_token(policy, trace_of(skill), COSTS[costs], STATES)
+        key = policy.name, policy.max_drafts
+        found[key] = min(ms, found.get(key, ms))
+    return found
+
+
+def make(name: str) -> BlockPolicy:
+    if name == "speculative":
+        return SpeculativeOnly(BLOCK)
+    return ConfidenceOnly(BLOCK, TAU) if name == "confidence" else Hybrid(BLOCK, TAU, 2)
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("policy", ["speculative", "confidence", "hybrid"])
+def test_within_three_percent_of_the_best_fixed_choice(policy: str, skill: str, costs: str) -> None:
+    """Of its policy and AR; hybrid's, of all."""
+    rivals = {"ar", policy} if policy != "hybrid" else {"ar", "speculative", "confidence", policy}
+    best = min(ms for (name, _), ms in ms_of_fixed(skill, costs).items() if name in rivals)
+    table = COSTS[costs]
+    auto = ms_a_token(Adaptive(make(policy), table), trace_of(skill), table, STATES)
+    assert auto <= 1.03 * best
+
+
+def test_a_text_that_turns_predictable_is_noticed() -> None:
+    """Of the second half, more is decoded in blocks than not."""
+    trace = trace_of("none, then good")
+    adaptive = Adaptive(SpeculativeOnly(BLOCK), CPU)
+    decoder = Decoder(TraceEngine(trace, CPU, 4096), STATES, adaptive)
+    decoder.prefill([1])
+    first = sum(it.drafted > 0 for it in decoder.iterations(LENGTH // 2))
+    blocks = sum(len(it.tokens) for it in decoder.iterations(LENGTH) if it.drafted)
+    assert first < 0.1 * LENGTH / 2
+    assert blocks > 0.5 * LENGTH / 2
+
+
+@pytest.mark.parametrize("policy", ["speculative", "confidence", "hybrid"])
+def test_where_no_block_can_pay_none_is_tried(policy: str) -> None:
+    adaptive = Adaptive(make(policy), HOPELESS)
+    ms_a_token(adaptive, trace_of("good"), HOPELESS, STATES)
+    assert set(adaptive.chosen) == {AR}
+
+
+def test_probes_cost_no_more_than_their_share() -> None:
+    """Drafts that are never worth it: 1 % of the time, and what it took to see that."""
+    for table in (CPU, SMALL):
+        trace = trace_of("none")
+        ar = ms_a_token(AutoRegressive(), trace, table, STATES)
+        auto = ms_a_token(Adaptive(SpeculativeOnly(BLOCK), table), trace, table, STATES)
+        assert 1.001 * ar < auto < 1.015 * ar
+
+
+def test_what_is_learnt_outlives_a_reply() -> None:
+    trace = trace_of("none")
+    adaptive = Adaptive(SpeculativeOnly(BLOCK), CPU)
+    ms_a_token(adaptive, trace[:200], CPU, STATES)
+    before = adaptive.chosen[AR]
+    ms_a_token(adaptive, trace[:100], CPU, STATES)
+    assert adaptive.chosen[AR] - before >= 97
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_the_text_is_ars_whatever_is_chosen(final: bool) -> None:
+    for seed in range(40):
+        draw = random.Random(seed)
+        widths = (1, 2, 3, 5, 9) if final else (1, 2, 3, 5, 9, 12)
+        states = final_states(
+            draft_widths=tuple(range(1, 9)),
+            verify_widths=widths,
+            draft_rows_final=final,
+            block_attention=draw.choice(("causal", "full")),
+        )
+        slope = draw.choice((0.0, 0.05, 0.5))
+        table = cost_table(states.with_draft_outputs(4), lambda width, by=slope: 1 + by * width)
+        engine = HashEngine(states, noise=draw.choice((0, 1, 4, 16)))
+        adaptive = Adaptive(SpeculativeOnly(4), table)
+        decoder = Decoder(engine, states, adaptive, check=True)
+        for _ in range(2):
+            prompt = [draw.randrange(engine.vocab) for _ in range(draw.randint(1, 8))]
+            decoder.prefill(prompt)
+            list(decoder.iterations(60))
+            assert decoder.prefix.tokens == prompt + engine.reply(prompt, 60 - len(prompt))
+
+
+def test_hybrid_commits_unverified_only_what_is_confident() -> None:
+    drafting = 0
+    for seed in range(40):
+        states = final_states(draft_widths=tuple(range(1, 9)))
+        table = cost_table(states.with_draft_outputs(4), lambda width: 1 + 0.01 * width)
+        engine = HashEngine(states, noise=seed % 5)
+        adaptive = Adaptive(Hybrid(4, 0.5, 2), table)
+        decoder = Decoder(engine, states, adaptive, check=True)
+        decoder.prefill([seed % 11, 1])
+        for step in decoder.iterations(60):
+            drafting += step.drafted > 0
+            if not step.verified:
+                assert step.accepted == max(step.confident or 0, 1)
+                assert len(step.tokens) == step.accepted
+    assert drafting > 200
+
+
+def chosen_by(policy: BlockPolicy, any_prefix: bool) -> set[Choice]:
+    adaptive = Adaptive(policy, GPU, any_prefix=any_prefix)
+    ms_a_token(adaptive, trace_of("fair"), GPU, STATES)
+    return set(adaptive.chosen)
+
+
+def test_a_min_prefix_that_is_given_holds() -> None:
+    probe = Choice(BLOCK, BLOCK + 1)
+    chosen = chosen_by(Hybrid(BLOCK, TAU, 3), any_prefix=False) - {AR, probe}
+    assert chosen and all(least == min(3, block) for block, least in chosen)
+    assert {least for _, least in chosen_by(Hybrid(BLOCK, TAU, 3), any_prefix=True)} - {0, 3, 9}
+
+
+def test_masks_that_see_each_other_both_ways_keep_their_block() -> None:
+    states = final_states(block_attention="full")
+    table = cost_table(states.with_draft_outputs(4), lambda width: 1 + 0.01 * width)
+    adaptive = Adaptive(SpeculativeOnly(4), table)
+    decoder = Decoder(HashEngine(states, noise=2), states, adaptive, check=True)
+    decoder.prefill([1, 2])
+    list(decoder.iterations(64))
+    assert {choice.block for choice in adaptive.chosen} <= {0, 4}
+    assert adaptive.chosen[Choice(4, 5)] > 0
+
+
+def test_settings_tell_what_was_chosen() -> None:
+    adaptive = Adaptive(Hybrid(BLOCK, TAU, 2), GPU)
+    engine = TraceEngine(trace_of("fair"), GPU, 4096)
+    decoder = Decoder(engine, STATES, adaptive)
+    decoder.prefill([1])
+    steps: list[Iteration] = list(decoder.iterations(300))
+    settings = json.loads(json.dumps(adaptive.settings))
+    assert (settings["block"], settings["tau"], settings["min_prefix"]) == ("auto", TAU, None)
+    assert sum(choice["iterations"] for choice in settings["chosen"]) == len(steps)
+    assert settings["chosen"][0].keys() == {"block", "min_prefix", "iterations"}
+    assert Adaptive(Hybrid(8, TAU, 2), GPU, any_prefix=False).settings["min_prefix"] == 2
+    assert "tau" not in Adaptive(SpeculativeOnly(8), GPU).settings
+
+
+def test_it_samples_where_its_policy_does() -> None:
+    states = final_states()
+    table = cost_table(states.with_draft_outputs(4), lambda width: 1.0)
+    warm = SamplingParams(0.7)
+    Decoder(HashEngine(states), states, Adaptive(SpeculativeOnly(4), table), sampling=warm)
+    with pytest.raises(UserError, match="policy hybrid commits the most likely tokens"):
+        adaptive = Adaptive(Hybrid(4, TAU, 2), table)
+        Decoder(HashEngine(states), states, adaptive, sampling=warm)
+
+
+def test_the_dearer_a_verify_step_the_shorter_a_prefix_goes_unverified() -> None:
+    policy = Hybrid(BLOCK, TAU, 2)
+    found = []
+    for verify in (0.1, 1.0, 3.0):
+        table = cost_table(STATES, lambda width: 1 + 0.01 * width)
+        steps = tuple(
+            type(step)(
+                step.role,
+                step.width,
+                step.outputs,
+                step.short_ms * (verify if step.role == "verify" else 1),
+                step.long_ms * (verify if step.role == "verify" else 1),
+            )
+            for step in table.steps
+        )
+        found.append(default_min_prefix(policy, type(table)(64, 512, steps), STATES))
+    assert found == sorted(found, reverse=True) and found[0] > found[-1]
+
+
+def test_a_block_tells_of_every_smaller_one() -> None:
+    seen = Acceptance(4, judged=False)
+    for right in (4, 4, 2, 0) * 50:
+        seen.see_right(4, 0, right)
+    expected = seen.expected_right()[0]
+    assert expected[:3] == pytest.approx([0, 0.75, 1.5], abs=0.03)
+    assert expected[4] == pytest.approx(2.5, abs=0.05)
+
+
+def test_positions_behind_a_failure_are_not_tried() -> None:
+    """Three drafts of four are never looked at, and keep their prior."""
+    seen = Acceptance(4, judged=True)
+    untouched = Acceptance(4, judged=True).confident_lengths(False)
+    for _ in range(200):
+        seen.see_confident(4, 0, cut=False)
+    found = seen.confident_lengths(False)
+    assert found[1] == pytest.approx(0, abs=0.03)
+    assert found[2] / found[1] == pytest.approx(untouched[2] / untouched[1])
+
+
+def test_blocks_cut_short_are_followed_by_others() -> None:
+    seen = Acceptance(4, judged=True)
+    for _ in range(100):
+        seen.see_confident(4, 4, cut=False)
+        seen.see_confident(4, 0, cut=True)
+    assert seen.confident_lengths(False)[4] > 0.9
+    assert seen.confident_lengths(True)[1] < 0.1

@@ -1,0 +1,68 @@
+"""What steps cost: measured by turns, looked up between and beyond what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from bitmtp_edge.decode.costs import CostTable, StepTime, measure_costs
+from bitmtp_edge.engines.base import ReplayState, StepOutput, Window, check_window
+
+from .fake_engines import NullEngine
+from .trace_engine import states_of
+
+STATES = states_of(4, 512)
+
+
+class ClockEngine(NullEngine):
+    """Steps that take the time they are said to, on a clock of its own; some are disturbed."""
+
+    def __init__(self) -> None:
+        super().__init__(512)
+        self.now = 0.0
+        self.seen: dict[tuple[ReplayState, int], int] = {}
+
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        check_window(state, window)
+        turn = state, window.history_length
+        self.seen[turn] = self.seen.get(turn, 0) + 1
+        role = 2 if state.role == "draft" else 1
+        self.now += role * state.width + state.outputs / 10 + window.history_length / 1000
+        if self.seen[turn] == 3:
+            self.now += 1000  # another program
+        return super().replay(state, window)
+
+    def promote(self, rows: object, at: int) -> None:
+        raise AssertionError("measuring writes no history")
+
+
+def test_every_state_is_measured_and_a_disturbed_run_is_not_believed() -> None:
+    engine = ClockEngine()
+    costs = measure_costs(engine, STATES, clock=lambda: engine.now)
+    assert (costs.short, costs.long) == (64, 512)
+    kinds = {(state.role, state.width, state.outputs) for state in STATES.all()}
+    assert {(step.role, step.width, step.outputs) for step in costs.steps} == kinds
+    assert min(engine.seen.values()) == 4  # one to make the plan, and three
+    for role, width, outputs in kinds:
+        own = (2 if role == "draft" else 1) * width + outputs / 10
+        for history in (0, 64, 300, 512, 4000):
+            expected = 1e3 * (own + history / 1000)
+            assert costs.ms(role, width, outputs, history) == pytest.approx(expected)
+    assert costs.ar_ms == pytest.approx(1e3 * 1.164)
+
+
+def test_outputs_that_were_not_measured_cost_what_they_do_in_a_verify_step() -> None:
+    engine = ClockEngine()
+    costs = measure_costs(engine, STATES, clock=lambda: engine.now)
+    assert costs.ms("draft", 7, 2, 64) == pytest.approx(1e3 * (14 + 0.2 + 0.064))
+    assert costs.ms("draft", 2, 1, 64) == pytest.approx(1e3 * (4 + 0.1 + 0.064))
+
+
+def test_a_width_that_was_not_measured_has_no_cost() -> None:
+    costs = CostTable(64, 512, (StepTime("verify", 1, 1, 1.0, 1.0),))
+    with pytest.raises(KeyError):
+        costs.ms("verify", 2, 1, 64)
+
+
+def test_a_longer_history_never_makes_a_step_cheaper() -> None:
+    costs = CostTable(64, 512, (StepTime("verify", 1, 1, 1.1, 1.0),))
+    assert costs.ms("verify", 1, 1, 4096) == 1.1

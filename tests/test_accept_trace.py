@@ -1,0 +1,49 @@
+"""Traces of outcomes, and what is told of files that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bitmtp_edge.accept_trace import read_accept_trace
+from bitmtp_edge.decode.forced import Outcome
+from bitmtp_edge.errors import UserError
+
+
+def test_lines_and_objects(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text('\ufeff3 5 1\r\n\n 4 0 false\n{"h": 0, "a": 2, "verified": true}\n0 8 TRUE')
+    assert read_accept_trace(path) == (
+        Outcome(3, 5, True),
+        Outcome(4, 0, False),
+        Outcome(0, 2, True),
+        Outcome(0, 8, True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "holds no iterations: expected the confident drafts h"),
+        (b"\n \n", "holds no iterations"),
+        (b"1 2 1\n\xff", "not UTF-8 text (byte 6)"),
+        (b"1 2 1\n3 4\n", "line 2: expected the confident drafts h"),
+        (b"1 2 3\n", "line 1: expected"),
+        (b"-1 2 1\n", "line 1: expected"),
+        (b"1.5 2 1\n", "line 1: expected"),
+        (b'{"h": 1, "a": 2}\n', "line 1: expected"),
+        (b'{"h": 1, "a": 2, "verified": 1}\n', "line 1: expected"),
+        (b'{"h": true, "a": 2, "verified": true}\n', "line 1: expected"),
+        (b'{"h": 1, "a": -2, "verified": true}\n', "line 1: expected"),
+        (b'{"h": 1, "a": 2, "verified": true', "line 1: expected"),
+        (b"3 5 1\n0 3 0\n", "line 2: an iteration that nothing verifies commits its h"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, data: bytes, told: str) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(data)
+    with pytest.raises(UserError) as error:
+        read_accept_trace(path)
+    assert told in str(error.value)
+    assert str(path) in str(error.value)

@@ -1,0 +1,159 @@
+"""Step costs kept between runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bitmtp_edge import costs as module
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.costs import costs_of, saved_costs
+from bitmtp_edge.decode.adaptive import Adaptive, default_min_prefix
+from bitmtp_edge.decode.costs import CostTable, StepTime
+from bitmtp_edge.decode.policies import Hybrid
+from bitmtp_edge.decode.replay_states import ReplayStates
+from bitmtp_edge.engines.base import Engine
+from bitmtp_edge.session import Session
+
+from .decode.trace_engine import cost_table
+
+
+@pytest.fixture
+def bundle(tiny_ternary_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """One that may be written to, and a cache folder of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(tiny_ternary_bundle.path, tmp_path / "bundle")
+    return Bundle.open(tmp_path / "bundle")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[CostTable]:
+    """Every table that is measured, of made-up times, each another."""
+    tables: list[CostTable] = []
+
+    def measure(engine: Engine, states: ReplayStates) -> CostTable:
+        tables.append(cost_table(states, lambda width: 1 + len(tables) + width / 8))
+        return tables[-1]
+
+    monkeypatch.setattr(module, "measure_costs", measure)
+    return tables
+
+
+def costs_and_notices(bundle: Bundle) -> tuple[CostTable, list[str]]:
+    notices: list[str] = []
+    with Session(bundle, Session.open(bundle.path).engine, notices.append) as session:
+        return session.costs, notices
+
+
+def test_costs_are_measured_once(bundle: Bundle, measured: list[CostTable]) -> None:
+    first, notices = costs_and_notices(bundle)
+    again, more = costs_and_notices(bundle)
+    assert first == again == measured[0]
+    assert (len(measured), notices, more) == (1, [], [])
+    assert [path.name for path in (bundle.path / "engines").rglob("*.json")]
+    assert not list((bundle.path / "engines").rglob("*.partial"))
+
+
+def cost_file(bundle: Bundle) -> Path:
+    (path,) = (bundle.path / "engines").rglob("*.json")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"measured": 3}', "[" * 100_000, '{"measured": {}, "costs": {}}']
+)
+def test_a_damaged_file_is_measured_again(
+    text: str, bundle: Bundle, measured: list[CostTable]
+) -> None:
+    costs_and_notices(bundle)
+    path = cost_file(bundle)
+    path.write_text(text)
+    costs, notices = costs_and_notices(bundle)
+    assert notices == [f"{path} is damaged: measuring step costs again"]
+    assert costs == measured[1]
+    assert costs_and_notices(bundle) == (measured[1], [])
+
+
+@pytest.mark.parametrize("name", ["bundle", "processor", "instructions", "sdk"])
+def test_a_file_of_something_else_is_measured_again(
+    name: str, bundle: Bundle, measured: list[CostTable]
+) -> None:
+    costs_and_notices(bundle)
+    path = cost_file(bundle)
+    value = json.loads(path.read_text())
+    value["measured"][name] = "another"
+    path.write_text(json.dumps(value))
+    costs, notices = costs_and_notices(bundle)
+    assert notices == [f"{path} is of another {name}: measuring step costs again"]
+    assert costs == measured[1]
+
+
+def test_threads_have_files_of_their_own(bundle: Bundle, measured: list[CostTable]) -> None:
+    from bitmtp_edge.engines.cpu import CpuEngine
+
+    for threads in (1, 2, 1):
+        with Session(bundle, CpuEngine(bundle, threads=threads)) as session:
+            assert session.costs == measured[threads - 1]
+    assert len(measured) == 2
+
+
+def test_a_bundle_that_cannot_be_written_to_leaves_the_cache(
+    bundle: Bundle, measured: list[CostTable]
+) -> None:
+    (bundle.path / "engines").write_text("in the way")
+    costs, notices = costs_and_notices(bundle)
+    assert costs_and_notices(bundle) == (costs, [])
+    assert (len(measured), notices) == (1, [])
+    assert list((bundle.path.parent / "cache" / "bitmtp-edge").rglob("costs-*.json"))
+
+
+def test_where_nothing_can_be_written_it_goes_on(bundle: Bundle, measured: list[CostTable]) -> None:
+    (bundle.path / "engines").write_text("in the way")
+    (bundle.path.parent / "cache").write_text("in the way")
+    costs_and_notices(bundle)
+    assert costs_and_notices(bundle) == (measured[1], [])
+
+
+def test_saved_costs_measure_nothing(bundle: Bundle, measured: list[CostTable]) -> None:
+    with Session.open(bundle.path) as session:
+        assert saved_costs(bundle, session.engine) is None
+        assert not measured
+        table = session.costs
+        assert saved_costs(bundle, session.engine) == table
+
+
+def test_a_hybrids_min_prefix_is_the_best_by_saved_costs(
+    bundle: Bundle, measured: list[CostTable]
+) -> None:
+    own = bundle.decoding.min_prefix
+    with Session.open(bundle.path) as session:
+        policy = session.policy("hybrid")
+        assert isinstance(policy, Hybrid) and policy.min_prefix == own
+        table = session.costs
+        policy = session.policy("hybrid")
+        assert isinstance(policy, Hybrid)
+        assert policy.min_prefix == default_min_prefix(policy, table, session.states)
+        given = session.policy("hybrid", min_prefix=3)
+        assert isinstance(given, Hybrid) and given.min_prefix == 3
+
+
+def test_a_session_serves_blocks_of_auto(bundle: Bundle, measured: list[CostTable]) -> None:
+    with Session.open(bundle.path) as session:
+        for name in ("speculative", "confidence", "hybrid"):
+            policy = session.policy(name, block="auto")
+            assert isinstance(policy, Adaptive)
+            assert (policy.name, policy.costs) == (name, measured[0])
+        ids = session.prompt_ids("the hat")
+        ar = session.reply(session.decoder(session.policy("ar")), ids, 40)
+        auto = session.decoder(session.policy("speculative", block="auto"))
+        assert session.reply(auto, ids, 40).token_ids == ar.token_ids
+
+
+def test_costs_are_measured_on_a_real_engine(bundle: Bundle) -> None:
+    with Session.open(bundle.path) as session:
+        costs = costs_of(bundle, session.engine, session.states, lambda line: None)
+    assert all(step.short_ms > 0 and step.long_ms > 0 for step in costs.steps)
+    assert all(isinstance(step, StepTime) for step in costs.steps)
