@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bitmtp_edge.errors import UserError
-from bitmtp_edge.export.training.recipe import Recipe, read_recipe, rows_by_source
+from bitmtp_edge.export.training.recipe import (
+    ObjectiveRecipe,
+    Recipe,
+    ScheduleRecipe,
+    SourceRecipe,
+    StudentRecipe,
+    read_recipe,
+    rows_by_source,
+)
 
 from .tiny_runs import toml
 
@@ -173,3 +183,21 @@ def test_the_shipped_recipe() -> None:
     assert (ROOT / "examples" / "training" / recipe.student.chat_template).is_file()
     slots = recipe.objective.blocks * (recipe.objective.block - 1)
     assert -(recipe.schedule.length + slots) % 128 <= 1  # hardly a slot is padding
+
+
+def test_the_document_has_every_field_and_its_default() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE))
+    records = {
+        "student.": StudentRecipe,
+        "objective.": ObjectiveRecipe,
+        "schedule.": ScheduleRecipe,
+        "sources.NAME.": SourceRecipe,
+    }
+    expected = {f"{prefix}{f.name}": f for prefix, kind in records.items() for f in fields(kind)}
+    assert [name for name in table if name != "name"] == list(expected)
+    for name, field in expected.items():
+        if isinstance(field.default, (int, float)) and not isinstance(field.default, bool):
+            told = re.findall(r"\(([\d.e-]+)\)|; 0 loads no teacher \((0)\)", table[name])
+            numbers = [float(number) for found in told for number in found if number]
+            assert field.default in numbers, name
