@@ -211,12 +211,11 @@ class Adaptive(Policy):
     @property
     def settings(self) -> dict[str, Any]:
         """``chosen``: iterations of each choice so far, over all replies."""
-        fixed = {} if self._any_prefix else {"min_prefix": self._fixed_prefix}
+        settings = {**self.policy.settings, "block": "auto"}
+        if isinstance(self.policy, Hybrid) and self._any_prefix:
+            settings["min_prefix"] = "auto"
         return {
-            **self.policy.settings,
-            "min_prefix": None,
-            **fixed,
-            "block": "auto",
+            **settings,
             "chosen": [
                 {**choice._asdict(), "iterations": count}
                 for choice, count in self.chosen.most_common()
@@ -285,10 +284,6 @@ class Adaptive(Policy):
     def _saw(self) -> None:
         self._seen += 1
         self._fresh += 1
-
-    @property
-    def _fixed_prefix(self) -> int:
-        return self.policy.min_prefix if isinstance(self.policy, Hybrid) else 0
 
     def _price(self, bucket: int) -> None:
         """Prices at this length of history, and the largest block that is worth a thought.

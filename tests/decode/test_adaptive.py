@@ -207,11 +207,11 @@ def test_settings_tell_what_was_chosen() -> None:
     decoder.prefill([1])
     steps: list[Iteration] = list(decoder.iterations(300))
     settings = json.loads(json.dumps(adaptive.settings))
-    assert (settings["block"], settings["tau"], settings["min_prefix"]) == ("auto", TAU, None)
+    assert (settings["block"], settings["tau"], settings["min_prefix"]) == ("auto", TAU, "auto")
     assert sum(choice["iterations"] for choice in settings["chosen"]) == len(steps)
     assert settings["chosen"][0].keys() == {"block", "min_prefix", "iterations"}
     assert Adaptive(Hybrid(8, TAU, 2), GPU, any_prefix=False).settings["min_prefix"] == 2
-    assert "tau" not in Adaptive(SpeculativeOnly(8), GPU).settings
+    assert Adaptive(SpeculativeOnly(8), GPU).settings == {"block": "auto", "chosen": []}
 
 
 def test_it_samples_where_its_policy_does() -> None:
