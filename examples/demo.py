@@ -7,7 +7,8 @@ its draft is sure of as it stands; underlined tokens are those of a verify step.
 
 Each policy has a session, and so an engine, of its own. First both are timed, one after the other
 and without a word: a terminal that draws takes time from the machine. Then they decode again to be
-seen, an iteration of one or of the other, each at its share of the pace it had alone.
+seen, an iteration of one or of the other, at the pace that each had alone. Both are slowed down by
+the same factor where the eye could not follow.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
+from time import perf_counter, sleep
 
 from screen import BOLD, CYAN, DIM, GREEN, UNDERLINED, Screen, wrap
 
@@ -48,6 +50,7 @@ POLICIES = ("ar", "hybrid")
 HEADING = ("", "tokens", "iterations", "tokens/iteration", "tokens/s", "verified", "right")
 TOKENS = 256
 RUNS = 3
+MOST_SHOWN = 30.0  # iterations a second
 STYLES = {False: (GREEN, CYAN), True: (UNDERLINED + GREEN, UNDERLINED + CYAN)}
 PLAIN = ("", DIM)
 
@@ -104,16 +107,21 @@ def show_beside(screen: Screen, replies: list[Reply]) -> None:
     texts = [wrap(column, screen.half) for column in columns]
     streams = [each.stream() for each in replies]
     pace = [each.seconds / each.result.iterations for each in replies]
-    clocks = [0.0 for _ in replies]
-    while min(clocks) < math.inf:
-        behind = clocks.index(min(clocks))
-        if block := next(streams[behind], None):
-            columns[behind].append(block)
-            texts[behind] = wrap(columns[behind], screen.half)
-            clocks[behind] += pace[behind]
+    slower = max(1.0, 1 / (MOST_SHOWN * min(pace)))
+    due = list(pace)  # when each's next iteration is done, in seconds of its own
+    began = perf_counter()
+    while min(due) < math.inf:
+        which = due.index(min(due))
+        sleep(max(0.0, began + due[which] * slower - perf_counter()))
+        if block := next(streams[which], None):
+            columns[which].append(block)
+            texts[which] = wrap(columns[which], screen.half)
+            due[which] += pace[which]
         else:
-            clocks[behind] = math.inf
-        screen.redraw(*texts, last=min(clocks) == math.inf)
+            due[which] = math.inf
+        screen.redraw(*texts, last=min(due) == math.inf)
+    if slower > 1:
+        screen.note(f"shown {slower:.0f} times slower than measured")
 
 
 def show_in_turn(screen: Screen, replies: list[Reply]) -> None:

@@ -2,8 +2,8 @@
 
 Usage: python tools/demo_picture.py BUNDLE PICTURE.svg
 
-The picture plays what the terminal showed, slowed down by SLOWER, and stays as it ends; a viewer
-without animations shows the end.
+The picture plays what the terminal showed, and stays as it ends; a viewer without animations shows
+the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 COLUMNS, LINES = 92, 120  # as many lines as the demo writes: it redraws what is in sight
-SLOWER = 3
 CELL, LINE, SIZE, PAD = 8.0, 18, 13, 18
 BACKGROUND, TEXT = "#10151c", "#d5dbe3"
 STYLES = {
@@ -158,20 +157,26 @@ def draw(lines: list[list[Cell]]) -> str:
             parts.append(
                 f'<text x="{PAD + column * CELL:g}" y="{y}" textLength="{size:g}" '
                 f'lengthAdjust="spacingAndGlyphs" xml:space="preserve" '
-                f'style="animation-duration:{SLOWER * (since - began):.2f}s" {look}>{text}</text>'
+                f'style="animation-duration:{since - began:.2f}s" {look}>{text}</text>'
             )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def picture_of(command: list[str]) -> str:
+    """The SVG of what ``command`` shows."""
+    terminal = Terminal()
+    # Read only when all is written: the demo's rates are those of a machine that does nothing else.
+    for text, now in list(record(command)):
+        terminal.write(text, now)
+    return draw(terminal.lines)
 
 
 def main() -> None:
     if len(sys.argv) != 3:
         sys.exit(f"usage: {sys.argv[0]} BUNDLE PICTURE.svg")
     bundle, picture = sys.argv[1:]
-    terminal = Terminal()
-    # Read only when all is written: the demo's rates are those of a machine that does nothing else.
-    for text, now in list(record([sys.executable, str(DEMO), bundle])):
-        terminal.write(text, now)
-    Path(picture).write_text(draw(terminal.lines), encoding="utf-8")
+    drawn = picture_of([sys.executable, str(DEMO), bundle])
+    Path(picture).write_text(drawn, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,11 @@ from bitmtp_edge.session import Session
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.py"
+TOKENS = 48
+SHORT = (
+    "import sys, demo; demo.MOST_SHOWN = float('inf'); "
+    f"demo.TOKENS = {TOKENS}; sys.exit(demo.main())"
+)
 TABLE = ["tokens", "iterations", "tokens/iteration", "tokens/s", "verified", "right"]
 
 
@@ -34,20 +39,24 @@ def picture() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def on_a_terminal(picture: dict[str, Any]) -> Any:
-    """``on_a_terminal(command, columns=..., lines=...)``: what it writes to one of that size."""
+def on_a_terminal(picture: dict[str, Any], tiny_ternary_bundle: Bundle) -> Any:
+    """``on_a_terminal(columns=..., lines=..., NAME=value)``: what the demo writes to one of that
+    size, with short replies and not slowed down."""
 
-    def written(*command: str | Path, columns: int = 92, lines: int = 120) -> str:
-        pieces = picture["record"]([*map(str, command)], columns, lines)
+    def written(columns: int = 92, lines: int = 120, **environment: str) -> str:
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        path = f"PYTHONPATH={DEMO.parent}"
+        command = ["env", path, *variables, sys.executable, "-c", SHORT]
+        pieces = picture["record"]([*command, str(tiny_ternary_bundle.path)], columns, lines)
         return "".join(text for text, _ in pieces)
 
     return written
 
 
 @pytest.fixture(scope="module")
-def low(tiny_ternary_bundle: Bundle, on_a_terminal: Any) -> str:
+def low(on_a_terminal: Any) -> str:
     """On a terminal that is wide, and has fewer lines than the replies take."""
-    shown: str = on_a_terminal(sys.executable, DEMO, tiny_ternary_bundle.path, lines=8)
+    shown: str = on_a_terminal(lines=6)
     return shown
 
 
@@ -81,7 +90,7 @@ def test_side_by_side_on_a_wide_terminal(low: str) -> None:
     assert "\x1b[4;32m" in low or "\x1b[4;36m" in low
     moves = [int(up) for up in re.findall(r"\x1b\[(\d+)A", low)]
     assert len(moves) > 100
-    assert max(moves) == 7
+    assert max(moves) == 5
 
 
 def test_both_replies_stand_there_in_full(
@@ -96,7 +105,7 @@ def test_both_replies_stand_there_in_full(
         for name, half in zip(demo["POLICIES"], (left, right), strict=True):
             for prompt, _ in demo["PROMPTS"]:
                 decoder = session.decoder(session.policy(name))
-                result = session.reply(decoder, session.prompt_ids(prompt), demo["TOKENS"])
+                result = session.reply(decoder, session.prompt_ids(prompt), TOKENS)
                 assert bare(result.text) in bare(half)
 
 
@@ -105,17 +114,14 @@ def bare(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text if not c.isspace())
 
 
-def test_a_narrow_terminal_stacks(tiny_ternary_bundle: Bundle, on_a_terminal: Any) -> None:
-    shown = on_a_terminal(sys.executable, DEMO, tiny_ternary_bundle.path, columns=60)
+def test_a_narrow_terminal_stacks(on_a_terminal: Any) -> None:
+    shown = on_a_terminal(columns=60)
     assert "\x1b[36mhybrid" in shown and "│" not in shown
     assert not re.search(r"\x1b\[\d*[A-Za-ln-z]", shown)
 
 
-def test_no_color_is_respected_on_a_terminal(
-    tiny_ternary_bundle: Bundle, on_a_terminal: Any
-) -> None:
-    bundle = tiny_ternary_bundle.path
-    shown = on_a_terminal("env", "NO_COLOR=1", sys.executable, DEMO, bundle)
+def test_no_color_is_respected_on_a_terminal(on_a_terminal: Any) -> None:
+    shown = on_a_terminal(NO_COLOR="1")
     assert "│ hybrid" in shown
     assert not re.search(r"\x1b\[[\d;]*m", shown)
 
@@ -178,10 +184,14 @@ def test_rates_are_medians_of_runs_in_alternating_order(demo: dict[str, Any]) ->
     assert [reply.seconds for reply in replies] == [4.0, 3.0]
 
 
-def test_each_advances_at_its_own_pace(demo: dict[str, Any]) -> None:
+def test_each_advances_at_its_own_pace_in_slow_motion(
+    demo: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the time of one iteration of the slow one, the fast one runs four."""
     order: list[str] = []
     drawn: list[bool] = []
+    notes: list[str] = []
+    now = [0.0]
 
     class Scripted:
         def __init__(self, name: str, seconds: float, count: int) -> None:
@@ -191,13 +201,24 @@ def test_each_advances_at_its_own_pace(demo: dict[str, Any]) -> None:
 
         def stream(self) -> Any:
             for _ in range(self.count):
-                order.append(self.policy.name)
+                order.append(f"{self.policy.name} {now[0]:.3f}")
                 yield self.policy.name, ""
 
-    screen = SimpleNamespace(half=40, redraw=lambda left, right, last: drawn.append(last))
-    demo["show_beside"](screen, [Scripted("ar", 8.0, 8), Scripted("hybrid", 8.0, 2)])
-    assert order == ["ar", "hybrid", *["ar"] * 4, "hybrid", *["ar"] * 3]
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    show = demo["show_beside"]
+    monkeypatch.setitem(show.__globals__, "perf_counter", lambda: now[0])
+    monkeypatch.setitem(show.__globals__, "sleep", wait)
+    monkeypatch.setitem(show.__globals__, "MOST_SHOWN", 20.0)
+    screen = SimpleNamespace(
+        half=40, redraw=lambda left, right, last: drawn.append(last), note=notes.append
+    )
+    show(screen, [Scripted("ar", 0.05, 5), Scripted("hybrid", 0.039 * 2, 2)])
+    ar = [f"ar {0.05 * (number + 1):.3f}" for number in range(5)]
+    assert order == [*ar[:3], "hybrid 0.195", *ar[3:], "hybrid 0.390"]
     assert drawn == [False] * (len(drawn) - 1) + [True]
+    assert notes == ["shown 5 times slower than measured"]
 
 
 def test_block_sizes(demo: dict[str, Any]) -> None:
