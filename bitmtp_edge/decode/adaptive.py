@@ -242,8 +242,8 @@ class Adaptive(Policy):
             self._price(length // BUCKET)
         if self._fresh >= (PATIENT if self._seen > EAGER else 1):
             self._choose()
-        probe = bool(self._queue) or self._may_probe()
-        self._now = self._queue.pop(0) if probe else self._best
+        probe = most > 0 and (bool(self._queue) or self._may_probe())
+        self._now = AR if most == 0 else self._queue.pop(0) if probe else self._best
         self.chosen[self._now] += 1
         self._verified = True
         pending = length - prefix.drafted
@@ -298,6 +298,7 @@ class Adaptive(Policy):
             prices = Prices.of(self.costs, states, self._blocks, bucket * BUCKET + BUCKET // 2)
             self._price_list[bucket] = prices
         self._prices = prices
+        self._queue = []
         self._fresh = max(self._fresh, PATIENT)
 
         def best_case(block: int) -> float:
@@ -340,7 +341,7 @@ class Adaptive(Policy):
         return [block + 1 if self._tau is None else 0]
 
     def _may_probe(self) -> bool:
-        """Begins a probe if it would teach something and the budget allows for its worst case."""
+        """Begins a probe if it would teach something and the budget has what it should lose."""
         prices = self._prices
         assert prices is not None
         probe = next((each for each in self._probes if each[0] != self._best), None)
