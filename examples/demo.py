@@ -119,7 +119,7 @@ def show_beside(screen: Screen, replies: list[Reply]) -> None:
             due[which] += pace[which]
         else:
             due[which] = math.inf
-        screen.redraw(*texts, last=min(due) == math.inf)
+        screen.redraw(texts[0], texts[1], last=min(due) == math.inf)
     if slower > 1:
         screen.note(f"shown {slower:.0f} times slower than measured")
 

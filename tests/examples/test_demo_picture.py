@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from bitmtp_edge.bundle import Bundle
-
 DEMOS = Path(__file__).parents[2] / "examples"
 PICTURE = Path(__file__).parents[2] / "tools" / "demo_picture.py"
 
@@ -29,18 +27,19 @@ def lines_of(picture: dict[str, Any], *pieces: tuple[str, float]) -> list[Any]:
     return lines
 
 
-def test_it_shows_the_colours_of_a_terminal(
-    tiny_ternary_bundle: Bundle, picture: dict[str, Any]
-) -> None:
-    short = "import sys, demo; demo.MOST_SHOWN, demo.TOKENS = float('inf'), 32; demo.main()"
-    command = ["env", f"PYTHONPATH={DEMOS}", sys.executable, "-c", short]
-    drawn = ElementTree.fromstring(picture["picture_of"]([*command, str(tiny_ternary_bundle.path)]))
-    texts = list(drawn.iter("{http://www.w3.org/2000/svg}text"))
-    assert sum(text.text == "hybrid" and text.get("fill") == "#ffffff" for text in texts) == 3
-    verified = {text.get("fill") for text in texts if text.get("text-decoration")}
-    assert verified and verified <= {"#7ee081", "#6fc3ff"}
-    assert any(text.text and "tokens/s" in text.text for text in texts)
-    assert all(float(text.get("x", 0)) < 92 * 8 + 18 for text in texts)
+def test_it_shows_the_colours_of_a_terminal(picture: dict[str, Any]) -> None:
+    script = (
+        "from screen import Screen, wrap; screen = Screen(); assert screen.side_by_side; "
+        "screen.redraw(wrap([('one', '1')], 40), wrap([('two words', '4;36')], 40))"
+    )
+    command = ["env", f"PYTHONPATH={DEMOS}", sys.executable, "-c", script]
+    drawn = ElementTree.fromstring(picture["picture_of"](command))
+    texts = {text.text: text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert list(texts) == ["one", "│", "two words"]
+    assert texts["one"].get("fill") == "#ffffff"
+    assert texts["two words"].get("fill") == "#6fc3ff"
+    assert texts["two words"].get("text-decoration") == "underline"
+    assert texts["two words"].get("x") == str(18 + 47 * 8)
 
 
 def test_a_demo_that_fails_draws_nothing(picture: dict[str, Any]) -> None:
