@@ -81,6 +81,7 @@ def command(
     except ImportError:
         raise missing_extra("torch", "train") from None
     from bitmtp_edge.export.training import run
+    from bitmtp_edge.export.training.trainer import STATE_FILE
 
     plan = run.plan(
         recipe,
@@ -101,6 +102,8 @@ def command(
     try:
         run.train(plan, device, resume)
     except KeyboardInterrupt:
+        if not (plan.folder / STATE_FILE).is_file():
+            raise UserError("training interrupted before its first step: start again") from None
         raise UserError(
             f"training interrupted: go on with --resume; the state is in {plan.folder}"
         ) from None

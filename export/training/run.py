@@ -105,9 +105,12 @@ def train(plan: Plan, device: str, resume: bool) -> None:
                 trainer.resume()
             trainer.run()
             plot_losses(plan.folder)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            on_gpu = isinstance(error, torch.OutOfMemoryError)
+            if not on_gpu and "allocate memory" not in str(error):
+                raise
             raise UserError(
-                f"the GPU's memory does not hold a batch of {schedule.batch} rows of "
+                f"the memory does not hold a batch of {schedule.batch} rows of "
                 f"{schedule.length} tokens and {recipe.objective.blocks} blocks: lower "
                 "schedule.batch or objective.blocks in the recipe"
             ) from None

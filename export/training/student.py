@@ -51,7 +51,10 @@ def student_config(checkpoint: Checkpoint, recipe: StudentRecipe, length: int) -
                 "another student.group_size"
             )
         if width % CODES_IN_BYTE:
-            raise UserError(f"{where}: a width of {width} is no multiple of {CODES_IN_BYTE} codes")
+            raise UserError(
+                f"{where}: a width of {width} is no multiple of {CODES_IN_BYTE}, the codes a byte "
+                "holds"
+            )
     vocabulary = recipe.vocabulary or config.vocab_size
     if vocabulary > config.vocab_size:
         raise UserError(

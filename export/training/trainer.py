@@ -194,7 +194,10 @@ class Trainer:
         ntp, mtp, _ = torch.stack(losses).mean(0).tolist()
         found = {"held_out_ntp": ntp}
         if self._blocks:
-            found |= {"held_out_mtp": mtp, "held_out_prefix": torch.cat(prefixes).mean().item()}
+            found["held_out_mtp"] = mtp
+            whole_blocks = torch.cat(prefixes)
+            if len(whole_blocks):
+                found["held_out_prefix"] = whole_blocks.mean().item()
         return found
 
     def save(self) -> None:

@@ -80,6 +80,24 @@ def test_the_verb(tmp_path: Path, capsys: Capture) -> None:
     assert main(["export", str(run.folder / "model"), "-o", str(tmp_path / "bundle")]) == 0
 
 
+def test_an_interrupt_before_the_first_step(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "cached_corpus", interrupted)
+    told = "training interrupted before its first step: start again"
+    refused(arguments(alphabet_run(tmp_path, texts=80)), told, capsys)
+
+
+def test_texts_shorter_than_a_block(tmp_path: Path) -> None:
+    run = alphabet_run(tmp_path, steps=1)
+    write_lines(tmp_path / "letters.jsonl", [{"text": "ab"}] * 600)
+    assert main(arguments(run)) == 0
+    assert log_of(run.folder)[0]["held_out_prefix"] == ""
+
+
 def test_rows_elsewhere_are_shared_between_runs(tmp_path: Path) -> None:
     run = alphabet_run(tmp_path, steps=1, texts=80)
     rows = ["--rows", str(tmp_path / "rows")]
@@ -195,16 +213,23 @@ def test_a_trained_checkpoint_of_other_groups(tmp_path: Path, capsys: Capture) -
     refused(source, told, capsys)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\n20.00 GiB."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
 def test_memory_that_runs_out(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    error: RuntimeError, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = alphabet_run(tmp_path, texts=80)
 
     def step(self: Trainer) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\n20.00 GiB.")
+        raise error
 
     monkeypatch.setattr(Trainer, "_train_step", step)
-    refused(arguments(run), "the GPU's memory does not hold a batch of 8 rows", capsys)
+    refused(arguments(run), "the memory does not hold a batch of 8 rows", capsys)
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "safetensors"])
