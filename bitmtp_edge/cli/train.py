@@ -1,4 +1,4 @@
-"""Train a ternary multi-token model from a pretrained checkpoint (extra: train)."""
+"""Train a ternary multi-token model from a pretrained checkpoint."""
 
 from __future__ import annotations
 
