@@ -11,8 +11,13 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import Engine, ReplayState, Role
 
-BUDGET_S = 0.8  # of all states together, where three runs of each take less
-LEAST_RUNS = 3
+BUDGET_S = 0.8  # of all states together, where the fewest runs of each take less
+RUNS = 8  # of a state, at least
+DEAR_S = 0.2  # a state that took this long has enough
+DEAR_RUNS = 3  # runs
+
+
+_Turn = tuple[ReplayState, int]
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def measure_costs(
     long = min(engine.segment, states.context)
     short = long // 8
     kinds = [state for state in states.all() if state.segment == engine.segment]
-    samples: dict[tuple[ReplayState, int], list[float]] = {
+    samples: dict[_Turn, list[float]] = {
         (state, history): [] for state in kinds for history in (short, long)
     }
     for state, history in samples:
@@ -99,22 +104,49 @@ def measure_costs(
             began = clock()
             _step(engine, *turn)
             samples[turn].append(clock() - began)
-        turns = [t for t in turns if len(samples[t]) < LEAST_RUNS or sum(samples[t]) < share]
+        turns = [turn for turn in turns if not _enough(samples[turn], share)]
+    times = {turn: sorted(runs)[len(runs) // 4] for turn, runs in samples.items()}
+    for history in (short, long):
+        _smooth(times, [(state, history) for state in kinds])
     steps = tuple(
         StepTime(
             state.role,
             state.width,
             state.outputs,
-            1e3 * _quartile(samples[state, short]),
-            1e3 * _quartile(samples[state, long]),
+            1e3 * times[state, short],
+            1e3 * times[state, long],
         )
         for state in kinds
     )
     return CostTable(short, long, steps)
 
 
-def _quartile(values: list[float]) -> float:
-    return sorted(values)[len(values) // 4]
+def _enough(runs: list[float], share: float) -> bool:
+    if sum(runs) >= DEAR_S:
+        return len(runs) >= DEAR_RUNS
+    return len(runs) >= RUNS and sum(runs) >= share
+
+
+def _smooth(times: dict[_Turn, float], turns: list[_Turn]) -> None:
+    """A wider step is no cheaper: where it was, the runs of both are averaged (the least squares
+    that do not fall)."""
+    for role in ("draft", "verify"):
+        for one_output in (False, True):
+            group = [
+                turn
+                for turn in turns
+                if turn[0].role == role and (turn[0].outputs == 1 < turn[0].width) == one_output
+            ]
+            group.sort(key=lambda turn: turn[0].width)
+            means: list[tuple[float, int]] = []
+            for turn in group:
+                total, count = times[turn], 1
+                while means and means[-1][0] > total / count:
+                    mean, more = means.pop()
+                    total, count = total + mean * more, count + more
+                means.append((total / count, count))
+            smooth = [mean for mean, count in means for _ in range(count)]
+            times.update(zip(group, smooth, strict=True))
 
 
 def _step(engine: Engine, state: ReplayState, history: int) -> None:

@@ -41,13 +41,28 @@ def test_every_state_is_measured_and_a_disturbed_run_is_not_believed() -> None:
     assert (costs.short, costs.long) == (64, 512)
     kinds = {(state.role, state.width, state.outputs) for state in STATES.all()}
     assert {(step.role, step.width, step.outputs) for step in costs.steps} == kinds
-    assert min(engine.seen.values()) == 4  # one to make the plan, and three
+    assert min(engine.seen.values()) == 4  # one to make the plan, and three of the dear ones
     for role, width, outputs in kinds:
         own = (2 if role == "draft" else 1) * width + outputs / 10
         for history in (0, 64, 300, 512, 4000):
             expected = 1e3 * (own + history / 1000)
             assert costs.ms(role, width, outputs, history) == pytest.approx(expected)
     assert costs.ar_ms == pytest.approx(1e3 * 1.164)
+
+
+def test_a_wider_step_is_no_cheaper() -> None:
+    """A quarter of the runs and more were disturbed: widths 2 and 3 share what they took."""
+
+    class Busy(ClockEngine):
+        def replay(self, state: ReplayState, window: Window) -> StepOutput:
+            self.now += 5.0 * (state.role == "draft" and state.width == 2)
+            return super().replay(state, window)
+
+    engine = Busy()
+    costs = measure_costs(engine, STATES, clock=lambda: engine.now)
+    two, three, four = (costs.ms("draft", width, width, 64) for width in (2, 3, 4))
+    assert two == three == pytest.approx(1e3 * (4 + 5 + 6 + 0.5 + 2 * 0.064) / 2)
+    assert four == pytest.approx(1e3 * (8 + 0.4 + 0.064))
 
 
 def test_outputs_that_were_not_measured_cost_what_they_do_in_a_verify_step() -> None:
