@@ -30,19 +30,19 @@ from bitmtp_edge.errors import UserError
 from bitmtp_edge.scoring import is_right
 from bitmtp_edge.session import Session
 
-# Held-out prompts of training/eval, and their answers.
+# Held-out prompts of training/eval, of kinds that the model was trained on, and their answers.
 PROMPTS = (
     (
-        "Charlotte went to the patisserie and bought various types of baked goods. She bought 3 "
-        "dozen danishes which cost $14 per dozen, 9 dozen cookies which cost $80 per dozen, and 7 "
-        "dozen mini cheesecakes for $119 per dozen. How much was the total cost? Give the result "
-        "as your final answer. Do not include units.",
-        "1595",
+        "If Harry and Steve have 310 meters of fence between them, and they agree to split it with "
+        "Steve getting 120 meters more than Harry, how much is left over for Harry? Give the "
+        "result as your final answer. Do not include units.",
+        "95",
     ),
     (
-        "Your task is to count how many legs there are in total when given a list of animals.\n\n"
-        "Now, how many legs are there in total if you have 5 cows, 3 bees?",
-        "38",
+        "Michael has 75 square meters of a banana field. There are 65 bananas per square meter. "
+        "Michael can harvest his bananas every 1 months. How many bananas can Michael harvest "
+        "within a year? Give the result as your final answer. Do not include units.",
+        "58500",
     ),
     ("Calculate 64 + 49.", "113"),
 )
@@ -176,7 +176,8 @@ def conclusion(ar: list[Reply], hybrid: list[Reply]) -> str:
         f"{1000 * seconds / count:.1f} ms: on a small CPU a wide step is compute-bound, and costs "
         f"by the row. So {more:.2f} times the tokens an iteration were {faster:.2f} times the "
         f"tokens a second here. Hybrid's tokens were those of ar on {same} of {len(ar)} prompts; "
-        "policy speculative's always are."
+        "policy speculative's always are. These are problems of kinds that the model was trained "
+        "on; of other text an iteration commits fewer tokens, as bitmtp-edge eval shows."
     )
 
 

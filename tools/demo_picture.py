@@ -64,11 +64,12 @@ class Terminal:
         self.lines: list[list[Cell]] = [[]]
         self._row = self._column = 0
         self._style = ""
+        self._erased: list[Cell] = []
 
     def write(self, text: str, now: float) -> None:
         for parameter, final, character in SEQUENCE.findall(text):
             if character == "\n":
-                self._row += 1
+                self._move(self._row + 1)
                 self._column = 0
                 if self._row == len(self.lines):
                     self.lines.append([])
@@ -77,16 +78,24 @@ class Terminal:
             elif character:
                 self._put(Cell(character, self._style, now))
             elif final == "A":
-                self._row = max(0, self._row - int(parameter or 1))
+                self._move(max(0, self._row - int(parameter or 1)))
+            elif final == "K":
+                line = self.lines[self._row]
+                self._erased = line[:]
+                del line[self._column :]
             elif final == "m":
                 self._style = parameter.strip("0;")
 
+    def _move(self, row: int) -> None:
+        self._row = row
+        self._erased = []
+
     def _put(self, cell: Cell) -> None:
-        """Writing a cell anew as it is leaves it as old as it is."""
-        line = self.lines[self._row]
-        line.extend(Cell(" ", "", cell.since) for _ in range(self._column + 1 - len(line)))
-        if line[self._column][:2] != cell[:2]:
-            line[self._column] = cell
+        """Writing a cell anew as it was leaves it as old as it was."""
+        line, at = self.lines[self._row], self._column
+        line.extend(Cell(" ", "", cell.since) for _ in range(at + 1 - len(line)))
+        before = self._erased[at] if at < len(self._erased) else line[at]
+        line[at] = before if before[:2] == cell[:2] else cell
         self._column += 1
 
 

@@ -59,7 +59,7 @@ def test_spans_keep_their_columns_and_times(picture: dict[str, Any]) -> None:
 
 def test_what_is_drawn_over_as_it_was_keeps_its_time(picture: dict[str, Any]) -> None:
     first, second, _ = lines_of(
-        picture, ("ab\r\ncd\r\n", 1.0), ("\x1b[2A\r\x1b[Kab\r\n\x1b[Kcx\r\n", 2.0)
+        picture, ("ab\r\ncd gone\r\n", 1.0), ("\x1b[2A\r\x1b[Kab\r\n\x1b[Kcx\r\n", 2.0)
     )
     assert list(picture["spans"](first)) == [(0, "", "ab", 1.0)]
     assert list(picture["spans"](second)) == [(0, "", "c", 1.0), (1, "", "x", 2.0)]
