@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -62,7 +63,18 @@ SKILLS = {
 }
 
 
+RECORDED: dict[str, list[tuple[int, int]]] = {
+    name: [(int(pair[0]), int(pair[1])) for pair in text.split()]
+    for name, text in json.loads(
+        (Path(__file__).parents[1] / "data" / "acceptance_traces.json").read_text()
+    ).items()
+}
+"""Of a trained model of 10 layers, behind every token of its replies to prompts of four kinds."""
+
+
 def trace_of(name: str, sure: float = 0.8) -> Trace:
+    if name in RECORDED:
+        return [(0, 1), *RECORDED[name]]
     return make_trace(random.Random(name), LENGTH, BLOCK, SKILLS[name], sure)
 
 
@@ -87,16 +99,36 @@ def make(name: str) -> BlockPolicy:
     return ConfidenceOnly(BLOCK, TAU) if name == "confidence" else Hybrid(BLOCK, TAU, 2)
 
 
+def ms_of_auto(policy: str, skill: str, costs: str) -> float:
+    table = COSTS[costs]
+    return ms_a_token(Adaptive(make(policy), table), trace_of(skill), table, STATES)
+
+
+def loss(policy: str, skill: str, costs: str) -> float:
+    """What auto takes over the best fixed choice of its policy and AR; hybrid's, of all."""
+    rivals = {"ar", policy} if policy != "hybrid" else {"ar", "speculative", "confidence", policy}
+    best = min(ms for (name, _), ms in ms_of_fixed(skill, costs).items() if name in rivals)
+    return ms_of_auto(policy, skill, costs) / best - 1
+
+
 @pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("skill", SKILLS)
 @pytest.mark.parametrize("policy", ["speculative", "confidence", "hybrid"])
 def test_within_three_percent_of_the_best_fixed_choice(policy: str, skill: str, costs: str) -> None:
-    """Of its policy and AR; hybrid's, of all."""
-    rivals = {"ar", policy} if policy != "hybrid" else {"ar", "speculative", "confidence", policy}
-    best = min(ms for (name, _), ms in ms_of_fixed(skill, costs).items() if name in rivals)
-    table = COSTS[costs]
-    auto = ms_a_token(Adaptive(make(policy), table), trace_of(skill), table, STATES)
-    assert auto <= 1.03 * best
+    assert loss(policy, skill, costs) <= 0.03
+
+
+@pytest.mark.parametrize(
+    ("policy", "mean", "most"),
+    [("speculative", 0.015, 0.04), ("confidence", 0.015, 0.04), ("hybrid", 0.03, 0.06)],
+)
+def test_near_the_best_fixed_choice_on_recorded_traces(
+    policy: str, mean: float, most: float
+) -> None:
+    """Learning included. The best of 24 choices, some a percent apart, is best by hindsight."""
+    losses = {(name, costs): loss(policy, name, costs) for name in RECORDED for costs in COSTS}
+    assert sum(losses.values()) / len(losses) <= mean, losses
+    assert max(losses.values()) <= most, losses
 
 
 def test_a_text_that_turns_predictable_is_noticed() -> None:
