@@ -14,8 +14,6 @@ from bitmtp_edge.session import Session
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "smol-bitmtp-42m"
 MOST_BYTES = 20_000_000
 
-pytestmark = pytest.mark.skipif(not MODEL.is_dir(), reason=f"{MODEL.name} is not there yet")
-
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
