@@ -31,7 +31,7 @@ from .engines.base import Engine, ReplayState, Role, StepOutput, Window
 from .errors import UserError
 from .session import Session
 
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 32
 PYTHON_TOKENS = 256
 PYTHON_REPEATS = 5
 

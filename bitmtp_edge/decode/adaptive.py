@@ -156,9 +156,11 @@ class Adaptive(Policy):
 
     Text: of SpeculativeOnly, AR's, whatever is chosen. Of Hybrid and ConfidenceOnly, drafts go
     unverified where they are confident, as with a fixed block; which of them do depends on the
-    choices. The blocks to choose from are those of two tokens to the policy's own; of masks that
-    see each other both ways, that one alone. ``any_prefix``: whether min-prefix is chosen too, or
-    always the policy's. It may keep AR throughout.
+    choices. The blocks to choose from are the policy's own and, of a policy that verifies, the
+    smaller ones that have a verify width of their own: what lies between gains little, and every
+    step of another shape costs a plan. Of masks that see each other both ways, the policy's own
+    alone. ``any_prefix``: whether min-prefix is chosen too, or always the policy's. AR steps are
+    always among the choices.
     """
 
     def __init__(self, policy: BlockPolicy, costs: CostTable, *, any_prefix: bool = True) -> None:
@@ -166,6 +168,7 @@ class Adaptive(Policy):
         self.costs = costs
         self.chosen: Counter[Choice] = Counter()
         self._any_prefix = any_prefix
+        self._verifies = type(policy) is not ConfidenceOnly
         self._tau = policy.tau if isinstance(policy, ConfidenceOnly) else None
         self._acceptance = Acceptance(policy.block, self._tau is not None)
         self._states: dict[int, ReplayStates] = {}
@@ -229,7 +232,11 @@ class Adaptive(Policy):
     def check(self, states: ReplayStates) -> None:
         self.policy.check(states)
         largest = self.policy.block
-        self._blocks = [largest] if states.full_blocks else list(range(2, largest + 1))
+        self._blocks = [largest]
+        if not states.full_blocks:
+            exact = states.verify_widths
+            self._blocks = [b for b in range(2, largest) if not self._verifies or b + 1 in exact]
+            self._blocks.append(largest)
         self._states = {block: states.with_draft_outputs(block) for block in self._blocks}
         self._bucket = -1
         self._price_list = {}
@@ -310,12 +317,7 @@ class Adaptive(Policy):
         self._largest = block if best_case(block) * prices.ar > 1 else 0
         verified = [Choice(block, block + 1)]
         unverified = [Choice(block, self._prefixes(block)[0])] * 2
-        if self._tau is None:
-            self._probes = [verified]
-        elif isinstance(self.policy, Hybrid):
-            self._probes = [verified, unverified]
-        else:
-            self._probes = [unverified]
+        self._probes = [verified] * self._verifies + [unverified] * (self._tau is not None)
 
     def _choose(self) -> None:
         prices = self._prices

@@ -147,7 +147,7 @@ def test_other_tokens_than_ar_are_told(
 def test_an_interrupt_ends_it(
     where: str, verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = {"warm-up": 3, "a reply": 60}[where]
+    at = {"warm-up": 3, "a reply": 150}[where]
     replay = TimedEngine.replay
     calls: list[int] = []
 
