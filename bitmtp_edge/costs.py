@@ -50,7 +50,7 @@ def costs_of(
     ``notice`` is told in one line why a saved file is not used.
     """
     key = _key(bundle, engine)
-    found, reason = _read(bundle, key)
+    found, reason = _read(bundle, key, states)
     if found is not None:
         return found
     if reason is not None:
@@ -60,9 +60,9 @@ def costs_of(
     return costs
 
 
-def saved_costs(bundle: Bundle, engine: Engine) -> CostTable | None:
+def saved_costs(bundle: Bundle, engine: Engine, states: ReplayStates) -> CostTable | None:
     """The saved costs, None where there are none that hold here. Measures nothing."""
-    return _read(bundle, _key(bundle, engine))[0]
+    return _read(bundle, _key(bundle, engine), states)[0]
 
 
 def _key(bundle: Bundle, engine: Engine) -> Measured:
@@ -80,14 +80,27 @@ def _key(bundle: Bundle, engine: Engine) -> Measured:
 def _places(bundle: Bundle, key: Measured) -> list[Path]:
     """Where a cost file may lie, the preferred place first."""
     name = f"costs-{key.threads or 'all'}-threads.json"
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return [
-        bundle.path / "engines" / key.engine / name,
-        Path(cache).expanduser() / "bitmtp-edge" / key.bundle[:16] / key.engine / name,
-    ]
+    places = [bundle.path / "engines" / key.engine / name]
+    if (cache := _cache_folder()) is not None:
+        places.append(cache / "bitmtp-edge" / key.bundle[:16] / key.engine / name)
+    return places
 
 
-def _read(bundle: Bundle, key: Measured) -> tuple[CostTable | None, str | None]:
+def _cache_folder() -> Path | None:
+    """The user's, None for one without a home. A relative XDG_CACHE_HOME counts as none, as its
+    specification says."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.is_absolute():
+        return given
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:
+        return None
+
+
+def _read(
+    bundle: Bundle, key: Measured, states: ReplayStates
+) -> tuple[CostTable | None, str | None]:
     """Costs that hold for ``key``; else None and what is wrong with the file that was found."""
     reason = None
     for path in _places(bundle, key):
@@ -100,9 +113,12 @@ def _read(bundle: Bundle, key: Measured) -> tuple[CostTable | None, str | None]:
             reason = reason or f"{path} is damaged"
             continue
         changed = [name for name, now in asdict(key).items() if getattr(file.measured, name) != now]
-        if not changed:
+        if changed:
+            reason = reason or f"{path} is of another {changed[0]}"
+        elif file.costs.fits(states):
             return file.costs, None
-        reason = reason or f"{path} is of another {changed[0]}"
+        else:
+            reason = reason or f"{path} is damaged"
     return None, reason
 
 

@@ -173,7 +173,7 @@ class Session:
         if min_prefix is not None:
             return Hybrid(block, tau, min_prefix)
         policy = Hybrid(block, tau, min(defaults.min_prefix, block))
-        costs = saved_costs(self.bundle, self.engine) if measured else None
+        costs = saved_costs(self.bundle, self.engine, self.states) if measured else None
         if costs is None:
             return policy
         return Hybrid(block, tau, default_min_prefix(policy, costs, self.states))

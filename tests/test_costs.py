@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,37 @@ def test_a_damaged_file_is_measured_again(
     assert costs_and_notices(bundle) == (measured[1], [])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda costs: costs.update(steps=[]),
+        lambda costs: costs["steps"].pop(),
+        lambda costs: costs["steps"].append(costs["steps"][0]),
+        lambda costs: costs["steps"][0].update(role="other"),
+        lambda costs: costs["steps"][-1].update(outputs=7),
+        *(
+            lambda costs, ms=ms: costs["steps"][3].update(short_ms=ms)
+            for ms in (0.0, -1.0, 5e-324, float("nan"), float("inf"))
+        ),
+        lambda costs: costs.update(short=costs["long"]),
+        lambda costs: costs.update(long=10**400),
+    ],
+)
+def test_costs_that_cannot_be_are_measured_again(
+    change: Callable[[dict[str, Any]], None], bundle: Bundle, measured: list[CostTable]
+) -> None:
+    costs_and_notices(bundle)
+    path = cost_file(bundle)
+    value = json.loads(path.read_text())
+    change(value["costs"])
+    path.write_text(json.dumps(value))
+    with Session.open(bundle.path) as session:
+        assert saved_costs(bundle, session.engine, session.states) is None
+    costs, notices = costs_and_notices(bundle)
+    assert notices == [f"{path} is damaged: measuring step costs again"]
+    assert costs == measured[1]
+
+
 @pytest.mark.parametrize("name", ["bundle", "processor", "instructions", "sdk"])
 def test_a_file_of_something_else_is_measured_again(
     name: str, bundle: Bundle, measured: list[CostTable]
@@ -117,12 +150,37 @@ def test_where_nothing_can_be_written_it_goes_on(bundle: Bundle, measured: list[
     assert costs_and_notices(bundle) == (measured[1], [])
 
 
+def test_a_user_without_a_home_has_no_cache(
+    bundle: Bundle, measured: list[CostTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    (bundle.path / "engines").write_text("in the way")
+    costs_and_notices(bundle)
+    assert costs_and_notices(bundle) == (measured[1], [])
+
+
+def test_a_relative_cache_folder_is_ignored(
+    bundle: Bundle, measured: list[CostTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.chdir(tmp_path)
+    (bundle.path / "engines").write_text("in the way")
+    costs_and_notices(bundle)
+    assert not (tmp_path / "here").exists()
+    assert list((tmp_path / "home" / ".cache" / "bitmtp-edge").rglob("costs-*.json"))
+
+
 def test_saved_costs_measure_nothing(bundle: Bundle, measured: list[CostTable]) -> None:
     with Session.open(bundle.path) as session:
-        assert saved_costs(bundle, session.engine) is None
+        assert saved_costs(bundle, session.engine, session.states) is None
         assert not measured
         table = session.costs
-        assert saved_costs(bundle, session.engine) == table
+        assert saved_costs(bundle, session.engine, session.states) == table
 
 
 def test_a_hybrids_min_prefix_is_the_best_by_saved_costs(

@@ -15,7 +15,7 @@ BUDGET_S = 0.8  # of all states together, where the fewest runs of each take les
 RUNS = 8  # of a state, at least
 DEAR_S = 0.2  # a state that took this long has enough
 DEAR_RUNS = 3  # runs
-
+LEAST_MS, MOST_MS = 1e-6, 1e9  # no step takes less, or more
 
 _Turn = tuple[ReplayState, int]
 
@@ -49,6 +49,20 @@ class CostTable:
         step = min(steps, key=lambda each: abs(each.outputs - outputs))
         extra = outputs - step.outputs
         return self._at(step, history) + (extra * self._output_ms(width) if extra else 0.0)
+
+    def fits(self, states: ReplayStates) -> bool:
+        """Whether these are times of every step of ``states``, and nothing else: those of a file
+        may be anything."""
+        kinds = sorted({(state.role, state.width, state.outputs) for state in states.all()})
+        return (
+            kinds == sorted((step.role, step.width, step.outputs) for step in self.steps)
+            and 0 <= self.short < self.long <= states.context
+            and all(
+                LEAST_MS <= ms <= MOST_MS
+                for step in self.steps
+                for ms in (step.short_ms, step.long_ms)
+            )
+        )
 
     @property
     def ar_ms(self) -> float:
