@@ -49,7 +49,7 @@ def _outcome(line: str) -> Outcome | None:
     if line.startswith("{"):
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return None
         if set(value) != {"h", "a", "verified"}:
             return None
@@ -58,7 +58,10 @@ def _outcome(line: str) -> Outcome | None:
         cells = line.split()
         if len(cells) != 3 or not (cells[0].isdecimal() and cells[1].isdecimal()):
             return None
-        confident, accepted = int(cells[0]), int(cells[1])
+        try:
+            confident, accepted = int(cells[0]), int(cells[1])
+        except ValueError:  # a number without end
+            return None
         verified = _FLAGS.get(cells[2].lower())
     if type(confident) is not int or type(accepted) is not int or type(verified) is not bool:
         return None

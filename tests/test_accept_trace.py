@@ -37,6 +37,9 @@ def test_lines_and_objects(tmp_path: Path) -> None:
         (b'{"h": true, "a": 2, "verified": true}\n', "line 1: expected"),
         (b'{"h": 1, "a": -2, "verified": true}\n', "line 1: expected"),
         (b'{"h": 1, "a": 2, "verified": true', "line 1: expected"),
+        (b"9" * 5000 + b" 1 1\n", "line 1: expected"),
+        (b'{"h": 1, "verified": true, "a": ' + b"9" * 5000 + b"}", "line 1: expected"),
+        (b'{"h": ' + b"[" * 100_000, "line 1: expected"),
         (b"3 5 1\n0 3 0\n", "line 2: an iteration that nothing verifies commits its h"),
     ],
 )

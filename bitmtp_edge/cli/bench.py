@@ -98,6 +98,11 @@ def command(
             for name in dict.fromkeys(names or session.policies)
             for choice in choices(name, gammas, blocks, tau, min_prefix)
         ]
+        if (force_reject or trace_file) and not any(policy.max_drafts for policy in policies):
+            raise UserError(
+                "--force-reject and --accept-trace dictate what comes of drafts, and no policy "
+                "here makes any: leave them out, or add a policy that drafts"
+            )
         with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:
             report = benchmark(
                 session,

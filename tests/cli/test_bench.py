@@ -396,6 +396,7 @@ def test_auto_is_measured_beside_fixed_blocks(
     ("arguments", "told"),
     [
         (("--force-reject", "--accept-trace", "x"), "dictate different things: give one"),
+        (("--force-reject", "--policy", "ar"), "no policy here makes any: leave them out"),
         (("--force-reject", "--block", "auto"), "--block auto chooses by what comes of drafts"),
         (("--accept-trace", "/nonexistent/t"), "/nonexistent/t: No such file or directory"),
         (("--block", "automatic"), "'automatic' is not a valid integer"),
