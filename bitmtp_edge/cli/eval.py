@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import click
 
 from ..decode import POLICIES, check_used
 from ..errors import UserError
+from ..files import new_file
 from ..progress import Progress
 from . import INTERRUPTED
 from .bench import choices
@@ -128,11 +130,15 @@ def command(
 
             evaluation.run(on_reply)
         report = evaluation.report()
-    if json_file:
-        _write(json_file, json.dumps({"ok": report.ok, **asdict(report)}, indent=1) + "\n")
-    if plot_file:
-        draw(report, plot_file)
-    _print(report)
+    try:
+        if json_file:
+            with new_file(json_file) as file:
+                text = json.dumps({"ok": report.ok, **asdict(report)}, indent=1) + "\n"
+                file.write(text.encode())
+        if plot_file:
+            draw(report, plot_file)
+    finally:  # a file that cannot be written does not take the figures along
+        _print(report)
     if report.interrupted:
         ctx.exit(INTERRUPTED)
     if not report.ok:
@@ -172,14 +178,13 @@ def _check_targets(json_file: Path | None, plot_file: Path | None) -> None:
             raise UserError(f"--plot {plot_file}: expected a name that ends in .svg")
         import_pyplot()
     for path in (json_file, plot_file):
-        if path and (path.is_dir() or not path.parent.is_dir()):
-            raise UserError(f"{path} cannot be written: expected a file name in an existing folder")
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+        if path is None:
+            continue
+        folder = Path(os.path.realpath(path)).parent
+        if (path.exists() and not path.is_file()) or not os.access(folder, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{path} cannot be written: expected a file name in a folder that takes files"
+            )
 
 
 def _print(report: EvalReport) -> None:

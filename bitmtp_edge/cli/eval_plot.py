@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import missing_extra
+from ..files import new_file
 from .eval_tables import label
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ def draw(report: EvalReport, path: Path) -> None:
     axes[0].invert_yaxis()
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
-    partial = path.with_name(f"{path.name}.partial")
-    figure.savefig(partial, format="svg", metadata={"Date": None})
+    with new_file(path) as picture:
+        figure.savefig(picture, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    partial.replace(path)

@@ -150,7 +150,10 @@ class BlockType(click.ParamType):
     ) -> Block:
         if value == "auto":
             return "auto"
-        number: int = Count.convert(value, param, ctx)
+        try:
+            number: int = Count.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is neither auto nor a whole number of 1 or more", param, ctx)
         return number
 
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from bitmtp_edge.errors import UserError, describe_os_error
+from bitmtp_edge.files import new_file
 from bitmtp_edge.progress import Progress
 from bitmtp_edge.text.chat_template import ChatTemplate
 
 from .blocks import STARTS, TARGET
-from .files import new_file
+from .claim import claimed
 
 BATCH_LINES = 4096
 OPEN_ROWS = 64  # rows that wait for a sample that fills them
@@ -236,10 +237,7 @@ def cached_corpus(
         "length": length,
         "bytes": source.stat().st_size if present else None,
     }
-    try:
-        found = json.loads((cache / FACTS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
+    found = _facts(cache)
     if not present and isinstance(found, dict):
         facts["bytes"] = found.get("bytes")
     if found != facts:
@@ -247,21 +245,32 @@ def cached_corpus(
             raise UserError(
                 f"{source} does not exist, and {cache} holds no rows made of it with this recipe"
             )
-        corpus = build_corpus(source, encoder, length, vocabulary)
-        _save(corpus, cache, facts)
+        with claimed(cache):
+            _save(build_corpus(source, encoder, length, vocabulary), cache, facts)
     try:
         rows = np.load(cache / ROWS_FILE, mmap_mode="r")
         flags = np.load(cache / FLAGS_FILE, mmap_mode="r")
         if rows.ndim != 2 or rows.shape[1] != length or flags.shape != rows.shape:
             raise ValueError(f"rows of shape {rows.shape}, flags of {flags.shape}")
+        if rows.dtype not in (np.uint16, np.int32) or flags.dtype != np.uint8:
+            raise ValueError(f"rows of {rows.dtype}, flags of {flags.dtype}")
+        if not 0 <= rows.min(initial=0) <= rows.max(initial=0) < vocabulary:
+            raise ValueError(f"token ids outside the vocabulary of {vocabulary}")
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{cache} is damaged ({error}): delete it and prepare again") from None
     return Corpus(rows, flags)
 
 
+def _facts(cache: Path) -> object:
+    """What the rows in ``cache`` were made of; None where there are none."""
+    try:
+        return json.loads((cache / FACTS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def _save(corpus: Corpus, cache: Path, facts: dict[str, object]) -> None:
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         (cache / FACTS_FILE).unlink(missing_ok=True)
         for name, values in ((ROWS_FILE, corpus.rows), (FLAGS_FILE, corpus.flags)):
             with new_file(cache / name) as file:

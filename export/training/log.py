@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bitmtp_edge.errors import UserError
-
-from .files import new_file
+from bitmtp_edge.files import new_file
 
 LOG_FILE, PLOT_FILE = "log.csv", "losses.svg"
 COLUMNS = (

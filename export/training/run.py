@@ -14,6 +14,7 @@ from bitmtp_edge.errors import UserError, describe_os_error, missing_extra
 
 from ..checkpoints import open_checkpoint
 from ..checkpoints.base import Checkpoint, ModelConfig
+from .claim import claimed
 from .corpus import Corpus, Encoder, cached_corpus
 from .log import plot_losses
 from .model import Decoder
@@ -99,12 +100,13 @@ def train(plan: Plan, device: str, resume: bool) -> None:
             )
 
         try:
-            plan.folder.mkdir(parents=True, exist_ok=True)
-            trainer = Trainer(recipe, student, teacher, corpora, plan.folder, where, save)
-            if resume:
-                trainer.resume()
-            trainer.run()
-            plot_losses(plan.folder)
+            with claimed(plan.folder):
+                _check_state(plan.folder / STATE_FILE, resume)  # another run may just have ended
+                trainer = Trainer(recipe, student, teacher, corpora, plan.folder, where, save)
+                if resume:
+                    trainer.resume()
+                trainer.run()
+                plot_losses(plan.folder)
         except RuntimeError as error:
             on_gpu = isinstance(error, torch.OutOfMemoryError)
             if not on_gpu and "allocate memory" not in str(error):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from bitmtp_edge.errors import UserError
+from bitmtp_edge.files import new_file
 from bitmtp_edge.progress import Progress
 
 from ..checkpoints.rotary import rotary_table
 from .attention import build_mask
 from .blocks import Layout, lay_out
 from .corpus import Corpus, RowSampler
-from .files import new_file
 from .interrupts import interrupts_held
 from .log import Log
 from .model import Decoder

@@ -399,8 +399,8 @@ def test_auto_is_measured_beside_fixed_blocks(
         (("--force-reject", "--policy", "ar"), "no policy here makes any: leave them out"),
         (("--force-reject", "--block", "auto"), "--block auto chooses by what comes of drafts"),
         (("--accept-trace", "/nonexistent/t"), "/nonexistent/t: No such file or directory"),
-        (("--block", "automatic"), "'automatic' is not a valid integer"),
-        (("--block", "0"), "--block"),
+        (("--block", "automatic"), "'automatic' is neither auto nor a whole number"),
+        (("--block", "0"), "'0' is neither auto nor a whole number of 1 or more"),
         (("--policy", "ar", "--block", "auto"), "block has no effect on policy ar"),
     ],
 )

@@ -153,6 +153,40 @@ def test_an_interrupt_keeps_the_results_so_far(
     assert [task["done"] for task in report["tasks"]] == [1, 1, 1, 0]
 
 
+def test_a_file_that_cannot_be_written_leaves_the_figures(
+    verb: Verb,
+    tiny_ternary_bundle: Bundle,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+
+    def gone(policy: str, reply: GenerationResult) -> GenerationResult:
+        if folder.exists():
+            folder.rmdir()
+        return reply
+
+    wrap_reply(monkeypatch, gone)
+    arguments = ("--policy", "ar", "--json", folder / "report.json")
+    done = verb("eval", tiny_ternary_bundle.path, "--tasks", tasks, *SHORT, *arguments)
+    assert done.code == 2
+    assert done.err.endswith(f"error: {folder / 'report.json'}: No such file or directory\n")
+    assert "4 tasks, 8 prompts" in done.out
+
+
+def test_a_link_to_a_report_stays_one(
+    verb: Verb, tiny_ternary_bundle: Bundle, tasks: Path, tmp_path: Path
+) -> None:
+    link, target = tmp_path / "link.json", tmp_path / "report.json"
+    link.symlink_to(target)
+    arguments = ("--policy", "ar", "--limit", 1, "--json", link)
+    done = verb("eval", tiny_ternary_bundle.path, "--tasks", tasks, *SHORT, *arguments)
+    assert done.code == 0, done
+    assert link.is_symlink() and json.loads(target.read_text())["ok"]
+
+
 def test_a_nested_bundle_has_its_gammas(verb: Verb, bundle: Path, tasks: Path) -> None:
     done = verb("eval", bundle, "--tasks", tasks / "sums.jsonl", "--gamma", 1, "--gamma", 3, *SHORT)
     assert done.code == 0, done
@@ -172,8 +206,9 @@ def test_a_nested_bundle_has_its_gammas(verb: Verb, bundle: Path, tasks: Path) -
         (("--tasks", "TASKS", "--min-prefix", 5), "min_prefix is 5: expected 1 to 4"),
         (("--tasks", "TASKS", "--block", 2, "--min-prefix", 3), "min_prefix is 3: expected 1 to 2"),
         (("--tasks", "TASKS", "--plot", "a.png"), "expected a name that ends in .svg"),
-        (("--tasks", "TASKS", "--json", "/nonexistent/a.json"), "expected a file name in an"),
-        (("--tasks", "TASKS", "--json", "TASKS"), "expected a file name in an"),
+        (("--tasks", "TASKS", "--json", "/nonexistent/a.json"), "expected a file name in a"),
+        (("--tasks", "TASKS", "--json", "TASKS"), "expected a file name in a"),
+        (("--tasks", "TASKS", "--json", "/dev/null"), "/dev/null cannot be written"),
         (("--tasks", "TASKS", "--baseline", "/nonexistent"), "/nonexistent does not exist"),
     ],
 )

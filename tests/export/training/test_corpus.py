@@ -297,7 +297,15 @@ def no_array(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [cut, another_shape, no_array, os.unlink])
+def other_ids(path: Path) -> None:
+    np.save(path, np.full_like(np.load(path), VOCABULARY))
+
+
+def no_ids(path: Path) -> None:
+    np.save(path, np.load(path).astype(np.float32))
+
+
+@pytest.mark.parametrize("damage", [cut, another_shape, no_array, other_ids, no_ids, os.unlink])
 def test_damaged_rows(damage: Any, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "s.jsonl", random_texts(50, LENGTH))
     prepare(source, tmp_path / "rows")
@@ -323,7 +331,7 @@ def test_damaged_facts_are_made_anew(facts: str, tmp_path: Path, builds: list[Pa
 def test_rows_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_lines(tmp_path / "s.jsonl", random_texts(50, LENGTH))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write the prepared rows: .*Not a directory"):
+    with pytest.raises(UserError, match=r"cannot write to .*rows: .*(Not a directory|exists)"):
         prepare(source, tmp_path / "file" / "rows")
 
     def full(*arguments: Any) -> None:
