@@ -177,6 +177,7 @@ def _print(report: BenchReport) -> None:
     _table([heading, *(_policy_row(policy) for policy in report.policies)])
     _print_pairs(report)
     _print_iterations(report)
+    _print_choices(report)
     click.echo()
     often = [step for step in report.steps if step.count >= FEW_STEPS]
     if often:
@@ -265,7 +266,11 @@ def _print_iterations(report: BenchReport) -> None:
         "(h: confident drafts, a: accepted; costs in AR steps; predicted: tokens an iteration / "
         "(draft cost +\nverified share x verify cost); ratio: over AR, measured / predicted)"
     )
-    for policy in drafting:
+
+
+def _print_choices(report: BenchReport) -> None:
+    """What block auto chose; also where that was never to draft."""
+    for policy in report.policies:
         for choice in policy.settings.get("chosen", ()):
             click.echo(f"{_label(policy)}: {_choice(choice)}, {choice['iterations']} iterations")
 

@@ -14,12 +14,15 @@ import pytest
 from bitmtp_edge import benchmark, session
 from bitmtp_edge.benchmark import TimedEngine, read_prompts
 from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.decode.costs import CostTable
 from bitmtp_edge.decode.loop import Decoder
+from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.stopping import StopRules
-from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
+from bitmtp_edge.engines.base import Engine, ReplayState, Role, StepOutput, Window
 from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.errors import UserError
 
+from ..decode.trace_engine import cost_table
 from .conftest import Done
 
 Verb = Callable[..., Done]
@@ -390,6 +393,18 @@ def test_auto_is_measured_beside_fixed_blocks(
     told = verb("bench", block_bundle, "--prompts", prompts, *blocks, *SHORT).out
     assert "speculative, block auto: its tokens are AR's, token for token" in told
     assert "speculative, block auto: ar, " in told or "all verified, " in told
+
+
+def test_auto_that_never_drafts_is_told(
+    verb: Verb, block_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dear(bundle: Bundle, engine: Engine, states: ReplayStates, notice: object) -> CostTable:
+        return cost_table(states, lambda width: width**3)
+
+    monkeypatch.setattr(session, "costs_of", dear)
+    auto = ("--policy", "speculative", "--block", "auto", *SHORT)
+    told = verb("bench", block_bundle, "--prompts", prompts, *auto).out
+    assert "speculative, block auto: ar, " in told
 
 
 @pytest.mark.parametrize(
