@@ -1,4 +1,4 @@
-"""Samples from documentation in HTML and from WordNet, as unpacked from Debian packages."""
+"""Samples from documentation in HTML, as unpacked from Debian packages."""
 
 from __future__ import annotations
 
@@ -186,66 +186,3 @@ def chat(question: str, reply: str) -> dict[str, Any]:
             {"role": "assistant", "content": reply},
         ]
     }
-
-
-_MEANS = (
-    'What does "{}" mean?', "Define {}.", "What is the meaning of {}?", "Explain the word {}.",
-    'What does the word "{}" mean?', "Give me a definition of {}.",
-)  # fmt: skip
-_UNSUITABLE = re.compile(
-    r"obscen|offensive|disparag|vulgar|slur|sexual|erotic|genital|prostitut|rape\b", re.IGNORECASE
-)
-_WORD = re.compile(r"[a-z][a-z' -]{2,24}")
-_SPEECH = {"noun": "noun", "verb": "verb", "adj": "adjective", "adv": "adverb"}
-
-
-def _glosses(path: Path) -> dict[str, tuple[list[str], str]]:
-    """WordNet's data file: offset to (words, gloss)."""
-    found = {}
-    for line in path.read_text(encoding="utf-8", errors="ignore").splitlines():
-        if line.startswith("  "):
-            continue
-        fields, _, gloss = line.partition(" | ")
-        parts = fields.split()
-        words = [
-            re.sub(r"\(\w+\)$", "", word).replace("_", " ")
-            for word in parts[4 : 4 + 2 * int(parts[3], 16) : 2]
-        ]
-        found[parts[0]] = (words, gloss.strip())
-    return found
-
-
-def wordnet(docs: Path, only_common: bool = False) -> Iterator[dict[str, Any]]:
-    """One question a word: its most frequent sense, with an example and synonyms where given.
-
-    ``only_common`` keeps the single words that WordNet's own tagged texts use.
-    """
-    folder = docs / "usr/share/wordnet"
-    for speech, name in _SPEECH.items():
-        glosses = _glosses(folder / f"data.{speech}")
-        for line in (folder / f"index.{speech}").read_text(encoding="utf-8").splitlines():
-            if line.startswith("  "):
-                continue
-            fields = line.split()
-            word = fields[0].replace("_", " ")
-            senses = int(fields[2])
-            if only_common and (fields[-senses - 1] == "0" or not word.isalpha()):
-                continue
-            words, gloss = glosses[fields[-senses]]
-            definition = re.sub(r'[;:,]?\s*"[^"]*".*$', "", gloss).strip().rstrip(";")
-            if not definition or _UNSUITABLE.search(gloss) or not _WORD.fullmatch(word):
-                continue
-            written = next((w for w in words if w.lower() == word), word)
-            # A held-out question is to be worded the same in every run.
-            rng = Random(f"{written}/{speech}")
-            article = "an" if name[0] == "a" else "a"
-            reply = f"{written} ({name}): {definition}."
-            if rng.random() < 0.3:
-                reply = f'"{written}" is {article} {name}. It means: {definition}.'
-            examples = [text for text in re.findall(r'"([^"]{12,90})"', gloss) if word in text]
-            if examples:
-                reply += f" For example: {examples[0].rstrip('.!?;')}."
-            others = [other for other in words if other.lower() != word][:3]
-            if others and rng.random() < 0.5:
-                reply += f" Similar words: {', '.join(others)}."
-            yield chat(rng.choice(_MEANS).format(written), reply)

@@ -14,6 +14,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+from documents import chat
 from tasks import gsm_templates, seen_templates, tidy_working
 from worked import Style, ends_within, equations, evaluate, links
 
@@ -124,14 +125,15 @@ _QUESTIONS = (
 )  # fmt: skip
 
 
+def exchange(rng: Random) -> tuple[str, str]:
+    """A question for the value of one expression, and the working."""
+    expression, solved = drill(rng, with_currency=False)
+    return rng.choice(_QUESTIONS).format(expression), solved
+
+
 def samples(rng: Random) -> Iterator[dict[str, Any]]:
     """Pages of 5-30 equations, and chats of one to six questions, in equal numbers."""
     while True:
         yield {"text": "\n".join(drill(rng)[1] for _ in range(rng.randint(5, 30)))}
-        messages = []
-        for _ in range(rng.randint(1, 6)):
-            expression, solved = drill(rng, with_currency=False)
-            question = rng.choice(_QUESTIONS).format(expression)
-            messages.append({"role": "user", "content": question})
-            messages.append({"role": "assistant", "content": solved})
-        yield {"messages": messages}
+        asked = [exchange(rng) for _ in range(rng.randint(1, 6))]
+        yield {"messages": [said for turn in asked for said in chat(*turn)["messages"]]}

@@ -11,10 +11,11 @@ import argparse
 import hashlib
 import json
 import multiprocessing
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, islice
@@ -23,27 +24,30 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import dialogue
 import documents
 import drills
 import overlap
 import program_text
-import smalltalk
+import words
 from mixture import MIXTURE, Part
 from tasks import TASKS
 
 EVAL = Path(__file__).parent / "eval"
 SHARD = 4000  # samples a shard of an endless source
 PARTS = 32  # shards of a finite source
-OVERLAP_CHECKED = ("gsm", "docs", "code", "wordnet", "codeio")
+OVERLAP_CHECKED = ("gsm", "docs", "code", "codeio", "conversations", "replies", "meanings")
+EVERYDAY = ("talk", "facts", "conversations", "replies")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the workers need to know: the seed, the scale, where the documents are."""
+    """What the workers need to know: the seed, the scale, where documents and replies are."""
 
     seed: int
     scale: float
     docs: Path
+    replies: Path
 
 
 def sampled(item: Any) -> dict[str, Any]:
@@ -57,12 +61,24 @@ def _part(values: list[Any], index: int, scale: float) -> list[Any]:
     return values[first : first + ceil((last - first) * scale)]
 
 
+def _replies(path: Path) -> Iterator[dict[str, Any]]:
+    """What make_replies.py has written."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield {"messages": json.loads(line)["messages"]}
+
+
 @cache
-def _whole(source: str, docs: Path) -> list[dict[str, Any]]:
+def _whole(source: str, recipe: Recipe) -> list[dict[str, Any]]:
     """A source that is read in one go, once in a worker."""
-    if source == "wordnet":
-        return list(documents.wordnet(docs))
-    return list(program_text.codeio() if source == "codeio" else smalltalk.samples())
+    sources: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "codeio": program_text.codeio,
+        "talk": dialogue.talk,
+        "facts": dialogue.facts,
+        "conversations": dialogue.conversations,
+        "replies": lambda: _replies(recipe.replies),
+        "meanings": lambda: words.meanings(recipe.docs, _held_out_prompts()),
+    }
+    return list(sources[source]())
 
 
 def _document_samples(recipe: Recipe, index: int) -> Iterator[dict[str, Any]]:
@@ -87,7 +103,7 @@ def source_samples(
         for path in _part(program_text.modules(), index, recipe.scale):
             yield from program_text.module_samples(path, rng)
     else:
-        yield from _part(_whole(source, recipe.docs), index, recipe.scale)
+        yield from _part(_whole(source, recipe), index, recipe.scale)
 
 
 @cache
@@ -97,14 +113,37 @@ def _held_out_prompts() -> frozenset[str]:
     return frozenset(json.loads(line)["prompt"].strip() for line in lines)
 
 
+@cache
+def _held_out_requests() -> tuple[frozenset[str], ...]:
+    """The words of each chat prompt of the evaluation."""
+    lines = (EVAL / "chat.jsonl").read_text("utf-8").splitlines()
+    return tuple(frozenset(_words(json.loads(line)["prompt"])) for line in lines)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _is_reworded(question: str) -> bool:
+    """Whether the question is a held-out request in fewer words: it has most of its words, and no
+    other."""
+    asked = set(_words(question))
+    return any(
+        asked <= request and 2 * len(asked) > len(request) for request in _held_out_requests()
+    )
+
+
 _blocked: set[int] = set()  # set once, before the workers start
 
 
-def _is_clean(sample: dict[str, Any], check_overlap: bool) -> bool:
+def _is_clean(sample: dict[str, Any], source: str) -> bool:
     texts = [sample.get("text", ""), *(m["content"] for m in sample.get("messages", []))]
     if any(text.strip() in _held_out_prompts() for text in texts):
         return False
-    return not (check_overlap and any(overlap.grams(text) & _blocked for text in texts))
+    if source in EVERYDAY and any(map(_is_reworded, texts)):
+        return False
+    checked = source in OVERLAP_CHECKED
+    return not (checked and any(overlap.grams(text) & _blocked for text in texts))
 
 
 def shard_lines(job: tuple[str, int, Recipe]) -> tuple[list[str], int]:
@@ -113,7 +152,7 @@ def shard_lines(job: tuple[str, int, Recipe]) -> tuple[list[str], int]:
     rng = Random(f"{recipe.seed}/{source}/{index}")
     lines, dropped = [], 0
     for sample in source_samples(source, index, rng, recipe):
-        if _is_clean(sample, source in OVERLAP_CHECKED):
+        if _is_clean(sample, source):
             lines.append(json.dumps(sample, ensure_ascii=False))
         else:
             dropped += 1
@@ -149,17 +188,17 @@ class Workers:
             yield begun.popleft().get()
 
 
-def part_lines(part: Part, recipe: Recipe, workers: Workers) -> Iterator[str]:
-    """The lines of ``part``, once, without repeated samples; shows a line of progress."""
+def part_lines(part: Part, recipe: Recipe, workers: Workers, seen: set[bytes]) -> Iterator[str]:
+    """The lines of ``part``, once, without samples that are in ``seen``, to which it adds its own;
+    shows a line of progress."""
     wanted = None if part.samples is None else ceil(part.samples * recipe.scale)
     started, taken, dropped = time.monotonic(), 0, 0
-    seen: set[bytes] = set()
     shards = workers.shards(part.source, iter(range(PARTS)) if wanted is None else count(), recipe)
     for done, (lines, barred) in enumerate(shards, 1):
         dropped += barred
         for line in lines:
             key = _key(line)
-            if taken == wanted or (key in seen and part.source != "smalltalk"):
+            if taken == wanted or key in seen:
                 continue
             seen.add(key)
             if taken % part.every == 0:
@@ -178,9 +217,10 @@ def part_lines(part: Part, recipe: Recipe, workers: Workers) -> Iterator[str]:
 def write_file(name: str, out: Path, recipe: Recipe, workers: Workers) -> None:
     """Write ``out/NAME.jsonl``, part behind part."""
     temporary = out / f"{name}.jsonl.part"
+    seen: set[bytes] = set()
     with temporary.open("w", encoding="utf-8") as file:
         for part in MIXTURE[name]:
-            lines: Iterable[str] = part_lines(part, recipe, workers)
+            lines: Iterable[str] = part_lines(part, recipe, workers, seen)
             if part.times > 1:
                 lines = list(lines) * part.times
             file.writelines(line + "\n" for line in lines)
@@ -194,6 +234,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of it to write, up to 1")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--docs", type=Path, help="folder the Debian packages were unpacked into")
+    parser.add_argument("--replies", type=Path, help="the file that make_replies.py wrote")
     parser.add_argument(
         "--bar", type=Path, action="append", default=[], metavar="PATH",
         help="evaluation text (file or folder): samples sharing ten words in a row are dropped",
@@ -206,12 +247,14 @@ def main() -> None:
     names = options.only or list(MIXTURE)
     sources = {part.source for name in names for part in MIXTURE[name]}
     if options.docs is None or not (options.docs / "usr/share").is_dir():
-        if {"docs", "wordnet"} & sources:
+        if {"docs", "meanings"} & sources:
             parser.error("--docs: need the folder with usr/share of the unpacked packages")
         options.docs = Path()
+    if "replies" in sources and (options.replies is None or not options.replies.is_file()):
+        parser.error("--replies: need the file that make_replies.py writes")
     options.out.mkdir(parents=True, exist_ok=True)
     _blocked.update(overlap.blocked_grams(options.bar))
-    recipe = Recipe(options.seed, options.scale, options.docs)
+    recipe = Recipe(options.seed, options.scale, options.docs, options.replies or Path())
     workers = Workers(options.workers)
     with workers.pool:
         for name in names:

@@ -21,6 +21,16 @@ from tasks import HELD_OUT_TEMPLATES, TASKS, Item, final_answer, gsm_item, gsm_i
 SEED = "held out"
 APART = ("gsm_unseen",)
 _EASY_PAGE = re.compile(r"python3.11/html/(library|tutorial|howto)/|django-doc/html/topics/|/book/")
+# Drawn once from the words that WordNet's tagged texts use; words.py leaves them out.
+_MEANINGS = (
+    'What does "amount" mean?', 'What does the word "formula" mean?', "Define ruffle.",
+    "Define journalese.", "What is the meaning of might?", 'What does the word "basically" mean?',
+    'What does "cell" mean?', "Explain the word rule.", "What is the meaning of pool?",
+    "What is the meaning of stylistic?", "Define tightly.", "Explain the word childishly.",
+    'What does the word "Syria" mean?', "Define lusty.", "Explain the word not.",
+    "Give me a definition of beatnik.", "Define schoolmaster.", "Give me a definition of puckish.",
+    "What is the meaning of prostrate?", 'What does the word "insight" mean?',
+)  # fmt: skip
 _EVERYDAY = (
     "What should I pack for a weekend in the mountains?", "How do I boil an egg?",
     "Why is it important to sleep enough?", "Write a short story about a lost dog.",
@@ -81,13 +91,12 @@ def humaneval(path: Path, count: int = 60) -> list[str]:
 def chat_prompts(docs: Path) -> list[str]:
     """20 words to explain, 15 questions about documentation, 25 everyday requests."""
     rng = Random(SEED)
-    words = [sample["messages"][0]["content"] for sample in documents.wordnet(docs, True)]
     pages = [path for path in documents.pages(docs) if _EASY_PAGE.search(path.as_posix())]
     asked: list[str] = []
     for path in rng.sample(pages, 120):
         found = list(documents.page_chats(documents.page_blocks(path)))
         asked += [rng.choice(found)["messages"][0]["content"]] if found else []
-    return [*rng.sample(words, 20), *asked[:15], *_EVERYDAY]
+    return [*_MEANINGS, *asked[:15], *_EVERYDAY]
 
 
 def main() -> None:

@@ -134,24 +134,134 @@ def test_repeated_paragraphs_are_dropped(recipe: Any) -> None:
     assert documents.fresh(blocks, seen) == blocks[:1]
 
 
-def test_wordnet_entries_become_questions(recipe: Any, tmp_path: Path) -> None:
+WORDNET = {
+    "data.verb": "00000042 29 v 02 snooze 0 drowse 0 001 @ 00014742 v 0000 01 + 02 00 | "
+    'sleep lightly; "they snooze after lunch"\n',
+    "index.verb": "snooze v 1 1 @ 1 1 00000042\ndrowse v 1 1 @ 1 0 00000042\n",
+    "data.noun": "00000051 28 n 01 snooze 0 000 | a short sleep, usually by day\n"
+    "00000052 06 n 01 igloo 0 000 | a house of snow\n",
+    "index.noun": "snooze n 1 1 @ 1 1 00000051\nigloo n 1 1 @ 1 1 00000052\n",
+    "cntlist.rev": "snooze%2:29:00:: 1 5\nsnooze%1:28:00:: 1 2\nigloo%1:06:00:: 1 1\n",
+}
+
+
+@pytest.fixture
+def wordnet(tmp_path: Path) -> Path:
     folder = tmp_path / "usr/share/wordnet"
     folder.mkdir(parents=True)
     for speech in ("noun", "verb", "adj", "adv"):
-        (folder / f"data.{speech}").write_text("  1 licence\n", encoding="utf-8")
-        (folder / f"index.{speech}").write_text("  1 licence\n", encoding="utf-8")
-    (folder / "data.verb").write_text(
-        "00000042 29 v 02 snooze 0 drowse 0 001 @ 00014742 v 0000 01 + 02 00 | sleep lightly; "
-        '"they snooze after lunch"\n',
-        encoding="utf-8",
-    )
-    (folder / "index.verb").write_text("snooze v 1 1 @ 1 0 00000042\n", encoding="utf-8")
-    [sample] = recipe("documents").wordnet(tmp_path)
-    question, reply = (message["content"] for message in sample["messages"])
-    assert "snooze" in question
-    assert "sleep lightly" in reply
-    assert "For example: they snooze after lunch." in reply
-    assert not list(recipe("documents").wordnet(tmp_path, only_common=True))
+        for kind in ("data", "index"):
+            text = "  1 licence\n" + WORDNET.get(f"{kind}.{speech}", "")
+            (folder / f"{kind}.{speech}").write_text(text, encoding="utf-8")
+    (folder / "cntlist.rev").write_text(WORDNET["cntlist.rev"], encoding="utf-8")
+    return tmp_path
+
+
+def test_common_words_become_questions(recipe: Any, wordnet: Path) -> None:
+    words = recipe("words")
+    asked = dict[str, list[str]]()
+    for sample in words.meanings(wordnet, frozenset()):
+        question, reply = (message["content"] for message in sample["messages"])
+        asked.setdefault(reply, []).append(question)
+    # The use that is most frequent, without its example; often used words in three questions.
+    assert {reply: len(questions) for reply, questions in asked.items()} == {
+        "snooze (verb): sleep lightly.": 3,
+        "igloo (noun): a house of snow.": 1,
+    }
+    snooze, igloo = words.common_words(wordnet)
+    assert "What is an igloo?" in words.questions(igloo)
+    assert not [question for question in words.questions(snooze) if "What is a" in question]
+
+
+def test_a_word_that_is_held_out_is_asked_for_in_no_way(recipe: Any, wordnet: Path) -> None:
+    barred = frozenset({"Define snooze."})
+    [sample] = recipe("words").meanings(wordnet, barred)
+    assert "igloo" in sample["messages"][0]["content"]
+
+
+def test_blocks_of_dialogue_are_filled_in(recipe: Any) -> None:
+    lines = ["? What does {0} say? | {0}", "> {0} says", "> {1}.", "& Who says {1}?", "> {0}.",
+             "a cow = moo = moo", "a cat = meow"]  # fmt: skip
+    found = [(each.questions, each.reply) for each in recipe("dialogue")._block_exchanges(lines)]
+    assert found == [
+        (("What does a cow say?", "A cow"), "A cow says\nmoo = moo."),
+        (("Who says moo = moo?",), "A cow."),
+        (("What does a cat say?", "A cat"), "A cat says\nmeow."),
+        (("Who says meow?",), "A cat."),
+    ]
+
+
+def test_a_question_has_one_reply_only(recipe: Any) -> None:
+    dialogue = recipe("dialogue")
+    samples = [*dialogue.talk(), *dialogue.facts()]
+    replies: dict[str, str] = {}
+    for sample in samples:
+        question, reply = (message["content"] for message in sample["messages"])
+        asked = " ".join(re.findall(r"[\w+*-]+", question.lower()))
+        assert replies.setdefault(asked, reply) == reply, question
+        assert "{" not in question + reply and (question + reply).isascii()
+    assert len(replies) > 12_000
+    assert replies["hello"] == replies["hi there"] == "Hello! How can I help you today?"
+    assert replies["who are you"].startswith("I am a small language model")
+
+
+def test_spoken_sums_and_lists_are_right(recipe: Any) -> None:
+    spoken = recipe("spoken")
+    for seed in range(400):
+        question, working = spoken.spoken_sum(Random(seed))
+        a, b = map(int, re.findall(r"\d+", question))
+        value = int(working.split("=")[-1])
+        assert {eval(link) for link in working.split("=")} == {value}
+        assert value in (a + b, abs(a - b), a * b)
+        question, answer = spoken.spoken_list(Random(seed))
+        items = answer.split(", ")
+        assert all(item in question for item in items) and len(items) in (3, 4, 5)
+        if items[0].isdigit():
+            down = "desc" in question or "largest to" in question
+            assert items == sorted(items, key=int, reverse=down)
+        else:
+            assert ", ".join(items[::-1]) in question
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "is_list", "kept"),
+    [
+        ("Bread is baked from flour.", True, False, "Bread is baked from flour."),
+        ("Bread is baked from flour. It is al", False, False, "Bread is baked from flour."),
+        ("Bread is baked from flour and wat", False, False, None),
+        ("1. Knead it well.\n2. Let it rise.\n3. Bake it.", True, True, "="),
+        ("1. Knead it well.\n2. Let it rise.", True, True, None),
+        ("It is a food and it is a food and it is a food and it is a food.", True, False, None),
+        ("I am SmolLM, and I like bread a lot.", True, False, None),
+        ("Bread is a versatile and versatile food.", True, False, None),
+        ("Bread.", True, False, None),
+    ],
+)
+def test_replies_worth_learning(
+    recipe: Any, text: str, ended: bool, is_list: bool, kept: str | None
+) -> None:
+    expected = text if kept == "=" else kept
+    assert recipe("make_replies").usable(text, ended, is_list) == expected
+
+
+def test_the_teacher_is_asked_in_a_fixed_order(recipe: Any, wordnet: Path) -> None:
+    make_replies = recipe("make_replies")
+    asked = make_replies.requests(wordnet)
+    assert asked == make_replies.requests(wordnet)
+    texts = {request.text for request in asked}
+    assert len(texts) == len(asked) > 500
+    held_out = {json.loads(line)["prompt"] for line in (EVAL / "chat.jsonl").open()}
+    assert not texts & held_out
+    # An igloo is named too seldom.
+    assert not [request for request in asked if request.hint]
+
+
+def test_replies_go_on_behind_the_last_whole_line(recipe: Any, tmp_path: Path) -> None:
+    make_replies, out = recipe("make_replies"), tmp_path / "replies.jsonl"
+    assert make_replies.resume(out) == 0
+    out.write_text('{"number": 6, "messages": []}\n{"number": 7, "mess')
+    assert make_replies.resume(out) == 7
+    assert out.read_text() == '{"number": 6, "messages": []}\n'
 
 
 SOURCE = '''
@@ -202,8 +312,24 @@ def test_the_evaluation_files_are_whole() -> None:
 def test_held_out_prompts_are_barred(recipe: Any) -> None:
     make_corpus, documents = recipe("make_corpus"), recipe("documents")
     line = (EVAL / "legs.jsonl").read_text().splitlines()[0]
-    assert not make_corpus._is_clean(documents.chat(json.loads(line)["prompt"], "12"), False)
-    assert make_corpus._is_clean(documents.chat("Something else", "12"), False)
+    assert not make_corpus._is_clean(documents.chat(json.loads(line)["prompt"], "12"), "legs")
+    assert make_corpus._is_clean(documents.chat("Something else", "12"), "legs")
+
+
+@pytest.mark.parametrize(
+    ("question", "clean"),
+    [
+        ("Explain rain to a child.", False),
+        ("What should I pack for a weekend?", False),
+        ("Explain snow to a child.", True),
+        ("What is a lake?", True),
+    ],
+)
+def test_held_out_requests_in_fewer_words_are_barred(
+    recipe: Any, question: str, clean: bool
+) -> None:
+    sample = recipe("documents").chat(question, "A reply.")
+    assert recipe("make_corpus")._is_clean(sample, "replies") == clean
 
 
 def test_the_recipe_reads_the_files_of_the_mixture(recipe: Any) -> None:
@@ -228,8 +354,8 @@ class Shards:
 
 def test_an_endless_source_gives_distinct_samples_until_there_are_enough(recipe: Any) -> None:
     make_corpus, workers = recipe("make_corpus"), Shards()
-    part, settings = recipe("mixture").Part("legs", 10), make_corpus.Recipe(1, 1.0, Path())
-    lines = list(make_corpus.part_lines(part, settings, workers))
+    part, settings = recipe("mixture").Part("legs", 10), make_corpus.Recipe(1, 1.0, Path(), Path())
+    lines = list(make_corpus.part_lines(part, settings, workers, set()))
     assert [json.loads(line)["text"] for line in lines] == [f"legs {i}" for i in range(10)]
     assert workers.made == 3
 
@@ -238,12 +364,17 @@ def test_parts_are_thinned_repeated_and_put_in_a_row(
     recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_corpus, mixture = recipe("make_corpus"), recipe("mixture")
-    parts = (mixture.Part("wordnet", every=40), mixture.Part("codeio", every=60, times=2))
+    parts = (
+        mixture.Part("meanings", every=40),
+        mixture.Part("codeio", every=60, times=2),
+        mixture.Part("codeio"),
+    )
     monkeypatch.setitem(mixture.MIXTURE, "chat", parts)
-    make_corpus.write_file("chat", tmp_path, make_corpus.Recipe(1, 1.0, Path()), Shards())
+    make_corpus.write_file("chat", tmp_path, make_corpus.Recipe(1, 1.0, Path(), Path()), Shards())
     written = (tmp_path / "chat.jsonl").read_text(encoding="utf-8").splitlines()
     # 32 shards of a finite source hold the texts 0 .. 97.
-    expected = [f"wordnet {i}" for i in (0, 40, 80)] + [f"codeio {i}" for i in (0, 60)] * 2
+    # What an earlier part of the file holds, or has passed over, does not come again.
+    expected = [f"meanings {i}" for i in (0, 40, 80)] + [f"codeio {i}" for i in (0, 60)] * 2
     assert [json.loads(line)["text"] for line in written] == expected
     assert [path.name for path in tmp_path.iterdir()] == ["chat.jsonl"]
 
@@ -276,6 +407,20 @@ class TestTasks:
             plain = re.sub("[$€£,]", "", solved).replace("x", "*").replace("×", "*")
             links = [eval(link.replace("÷", "/")) for link in plain.split("=")]
             assert max(links) - min(links) < 1e-6, solved
+
+    def test_conversations_take_turns(self, recipe: Any) -> None:
+        dialogue = recipe("dialogue")
+        made = list(islice(iter(dialogue.Conversations("a")), 200))
+        assert made == list(islice(iter(dialogue.Conversations("a")), 200))
+        for sample in made:
+            roles = [message["role"] for message in sample["messages"]]
+            assert roles == ["user", "assistant"] * (len(roles) // 2)
+            assert 2 <= len(roles) // 2 <= 5
+        told = [sample for sample in made if "Your name is" in sample["messages"][-1]["content"]]
+        assert told
+        for sample in told:
+            name = sample["messages"][-1]["content"].split()[-1].rstrip(".")
+            assert name in sample["messages"][0]["content"]
 
     def test_the_same_seed_writes_the_same_file(self, tmp_path: Path) -> None:
         for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
