@@ -25,13 +25,15 @@ from bitmtp_edge.engines.registry import EngineOptions
 from bitmtp_edge.session import Session
 
 EVAL_CHAT = Path(__file__).parent / "eval" / "chat.jsonl"
-LEAST_DISTINCT = 0.8  # of the runs of four words in a reply
+LEAST_DISTINCT_RUNS = 0.8  # of the runs of four words in a reply
+LEAST_DISTINCT_WORDS = 0.7  # of its words of four letters and more: else it goes in circles
 PARAGRAPH = "\n\n"  # a reply ends with its first paragraph: the teacher often repeats itself later
 _SENTENCE_END = re.compile(r'[.!?]["”]?(?=\s|$)')
-# Replies about the teacher itself, with markup, letters that are not English, or an echo.
+# Replies about the teacher itself or the request, with markup, letters that are not English, or an
+# echo.
 _UNFIT = re.compile(
-    r"SmolLM|Hugging Face|language model|\bAI\b|\bassistant\b|\bI'm (sorry|ready|here)"
-    r"|\*\*|[\[\]<>#_`]|[^\x00-\x7fé°–—]|\b(\w+) (and|or) \2\b",
+    r"SmolLM|Hugging Face|language model|\bAI\b|\bassistant\b|\bI('m| am| mean)\b"
+    r"|in (one|two) sentences?|\*\*|[\[\]<>#_`]|[^\x00-\x7fé°–—]|\b(\w[\w-]+)(,| and| or) \3\b",
     re.IGNORECASE,
 )
 _GRIM = re.compile(r"weapon|gun\b|ammunition|explosive|poison|toxic|narcotic|drug|kill|corpse")
@@ -122,11 +124,13 @@ def requests(docs: Path) -> list[Request]:
     return asked
 
 
-def distinct_runs(text: str) -> float:
-    """The share of distinct ones among the runs of four words; 1 for fewer than four words."""
+def is_varied(text: str) -> bool:
+    """Whether a reply says something new as it goes on."""
     words = re.findall(r"\w+", text.lower())
     runs = list(zip(words, words[1:], words[2:], words[3:]))  # noqa: B905
-    return len(set(runs)) / len(runs) if runs else 1.0
+    long = [word for word in words if len(word) > 3]
+    few_runs = len(set(runs)) < LEAST_DISTINCT_RUNS * len(runs)
+    return not few_runs and len(set(long)) >= LEAST_DISTINCT_WORDS * len(long)
 
 
 def usable(text: str, ended: bool, is_list: bool) -> str | None:
@@ -139,7 +143,7 @@ def usable(text: str, ended: bool, is_list: bool) -> str | None:
     points = re.findall(r"^\d\. \S", text, re.MULTILINE)
     whole = len(points) == 3 and ended if is_list else not points and text.endswith((".", "!", '"'))
     fits = len(text) >= 20 and whole and not _UNFIT.search(text)
-    return text if fits and distinct_runs(text) >= LEAST_DISTINCT else None
+    return text if fits and is_varied(text) else None
 
 
 def ask(session: Session, request: Request) -> GenerationResult:
