@@ -18,10 +18,11 @@ from pathlib import Path
 from random import Random
 
 from documents import chat
-from words import Word, common_words
+from words import FOLDER, Word, common_words
 
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.engines.registry import EngineOptions
+from bitmtp_edge.errors import UserError
 from bitmtp_edge.session import Session
 
 EVAL_CHAT = Path(__file__).parent / "eval" / "chat.jsonl"
@@ -173,6 +174,25 @@ def replies(session: Session, asked: list[Request], first: int) -> Iterator[tupl
         yield number, usable(result.text, ended, asked[number].is_list)
 
 
+def write(out: Path, session: Session, asked: list[Request]) -> None:
+    """Append the usable replies to ``out``; shows a line of progress."""
+    first = resume(out)
+    started, kept = time.monotonic(), 0
+    with out.open("a", encoding="utf-8") as file:
+        for number, reply in replies(session, asked, first):
+            if reply is not None:
+                kept += 1
+                line = {"number": number, **chat(asked[number].text, reply)}
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+            print(
+                f"\r{number + 1:,} of {len(asked):,} requests, {kept:,} replies kept now, "
+                f"{time.monotonic() - started:.0f} s",
+                end="", file=sys.stderr, flush=True,
+            )  # fmt: skip
+    print(file=sys.stderr)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -181,24 +201,15 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, required=True, help="folder with usr/share/wordnet")
     parser.add_argument("--count", type=int, help="of all requests, the first so many")
     options = parser.parse_args()
+    if not (options.docs / FOLDER).is_dir():
+        parser.error(f"--docs: need the folder with {FOLDER} of the unpacked packages")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     asked = requests(options.docs)[: options.count]
-    first = resume(options.out)
-    started, kept, done = time.monotonic(), 0, 0
-    engine = EngineOptions(threads=1)
-    with Session.open(options.bundle, "cpu", engine) as session, options.out.open("a") as file:
-        for number, reply in replies(session, asked, first):
-            done += 1
-            if reply is not None:
-                kept += 1
-                line = {"number": number, **chat(asked[number].text, reply)}
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-            print(
-                f"\r{first + done:,} of {len(asked):,} requests, {kept:,} replies kept now, "
-                f"{time.monotonic() - started:.0f} s",
-                end="", file=sys.stderr, flush=True,
-            )  # fmt: skip
-    print(file=sys.stderr)
+    try:
+        with Session.open(options.bundle, "cpu", EngineOptions(threads=1)) as session:
+            write(options.out, session, asked)
+    except UserError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -256,6 +256,32 @@ def test_the_teacher_is_asked_in_a_fixed_order(recipe: Any, wordnet: Path) -> No
     assert not [request for request in asked if request.hint]
 
 
+@pytest.mark.parametrize(
+    ("script", "options", "said"),
+    [
+        ("make_corpus", ["--only", "chat"], "--docs: need"),
+        ("make_corpus", ["--only", "chat", "--docs", "."], "--replies: need"),
+        ("make_replies", ["--bundle", "none", "--docs", "none"], "--docs: need"),
+        ("make_replies", ["--bundle", "none", "--docs", "."], "none"),
+    ],
+)
+def test_missing_inputs_are_told_in_one_line(
+    recipe: Any,
+    wordnet: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    options: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(wordnet)
+    monkeypatch.setattr(sys, "argv", [script, "out", *options])
+    with pytest.raises(SystemExit) as stopped:
+        recipe(script).main()
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_replies_go_on_behind_the_last_whole_line(recipe: Any, tmp_path: Path) -> None:
     make_replies, out = recipe("make_replies"), tmp_path / "replies.jsonl"
     assert make_replies.resume(out) == 0
