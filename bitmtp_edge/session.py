@@ -97,13 +97,13 @@ class Session:
                 f"{self.bundle.path} has no chat template: its model completes text and does not "
                 "chat; use  bitmtp-edge run --raw"
             )
-        return self.tokenizer.encode(self.template.render(messages))
+        return self._known(self.tokenizer.encode(self.template.render(messages)))
 
     def prompt_ids(self, text: str, *, raw: bool = False) -> list[int]:
         """Ids of one prompt: as a user's message where the bundle has a chat template, unless
         ``raw``; else as text to go on with."""
         if raw or self.template is None:
-            return self.tokenizer.encode(text, add_special=True)
+            return self._known(self.tokenizer.encode(text, add_special=True))
         return self.chat_ids([{"role": "user", "content": text}])
 
     @cached_property
@@ -233,6 +233,17 @@ class Session:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """``ids``, all of which the model has. Raises UserError for another: a tokenizer may have
+        tokens that its model never learnt."""
+        stray = max(ids, default=0)
+        if stray >= self.bundle.model.vocab_size:
+            raise UserError(
+                f"the text has token {stray}, {self.tokenizer.token_of(stray)!r}, and the model of "
+                f"{self.bundle.path} has only {self.bundle.model.vocab_size}: leave it out"
+            )
+        return ids
 
     def _token(self, index: int | None) -> str:
         return "" if index is None else self.tokenizer.token_of(index) or ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bitmtp_edge.bundle import MASK_TABLE
+from bitmtp_edge.errors import UserError
 from bitmtp_edge.layout import CODE_BITS, packed_shape, scales_shape
 from bitmtp_edge.operators import Spec
 
@@ -67,7 +68,7 @@ class ModelTensors:
 def model_tensors(checkpoint: Checkpoint, positions: int) -> ModelTensors:
     """The tensors of a model; a tied head is the embedding and is stored once.
 
-    UserError where the checkpoint lacks one or has it in another shape or dtype.
+    UserError where the checkpoint lacks one, has it in another shape or dtype, or has more layers.
     """
     config = checkpoint.config
     matrices: dict[str, Matrix] = {}
@@ -88,6 +89,12 @@ def model_tensors(checkpoint: Checkpoint, positions: int) -> ModelTensors:
             add_matrix(f"layers.{index}.{name}", stack)
         for name, stack in layer.vectors.items():
             add_vector(f"layers.{index}.{name}", stack)
+    beyond = checkpoint.family.layer(config, config.num_layers).linears["down"].parts[0][0]
+    if checkpoint.shape(beyond) is not None:
+        raise UserError(
+            f"{checkpoint.where}: the config gives {config.num_layers} layers, and there is a "
+            f"tensor {beyond}: config and weights belong to different models"
+        )
     add_vector("final_norm", Stack(((FINAL_NORM, config.hidden_size),)))
     if not config.tied:
         add_matrix("head", Stack(((HEAD, config.vocab_size),), config.hidden_size))

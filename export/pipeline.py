@@ -37,6 +37,7 @@ from bitmtp_edge.layout import CODE_BITS, TILE_ROWS
 from bitmtp_edge.operators import Node
 from bitmtp_edge.progress import Progress
 from bitmtp_edge.text.chat_template import ChatTemplate
+from bitmtp_edge.text.tokenizer import Tokenizer
 
 from .checkpoints import open_checkpoint
 from .checkpoints.base import MASK_EMBEDDINGS, Checkpoint, ModelConfig, Stack
@@ -94,7 +95,7 @@ def export_bundle(
         replay = ReplayConfig(_segments(context), recipe.draft_widths, recipe.verify_widths)
         tensors = model_tensors(checkpoint, context + replay.max_width)
         text = checkpoint.text
-        _check_stop_ids(text, config.vocab_size, checkpoint.where)
+        _check_ids(text, config.vocab_size, checkpoint.where)
         if text.chat_template is not None:
             ChatTemplate(text.chat_template)
         text_files = _text_files(text, checkpoint.where)
@@ -148,7 +149,15 @@ def _segments(context: int) -> tuple[int, ...]:
     return (*segments, longest)
 
 
-def _check_stop_ids(text: TextAssets, vocab_size: int, where: str) -> None:
+def _check_ids(text: TextAssets, vocab_size: int, where: str) -> None:
+    """UserError where the model lacks a token that every text may have. What was added to the
+    vocabulary may lie outside: some tokenizers name a padding token that no model ever sees."""
+    learnt = Tokenizer(text.tokenizer_json, f"{where}: its tokenizer").learnt_size
+    if learnt > vocab_size:
+        raise UserError(
+            f"{where}: the tokenizer has {learnt} token ids, and the model only {vocab_size}: "
+            "tokenizer and weights belong to different models"
+        )
     ids = [*text.stop_ids, *([] if text.bos_id is None else [text.bos_id])]
     stray = [token for token in ids if not 0 <= token < vocab_size]
     if stray:

@@ -98,6 +98,13 @@ class Tokenizer:
         return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @property
+    def learnt_size(self) -> int:
+        """As :attr:`vocab_size`, without the tokens that were added to the learnt ones."""
+        added = {token.content for token in self._added.values()}
+        learnt = self._backend.get_vocab(with_added_tokens=False).items()
+        return max((index for token, index in learnt if token not in added), default=-1) + 1
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """Ids of the control tokens: those that ``decode`` skips."""
         return self._special_ids

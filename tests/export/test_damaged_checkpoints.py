@@ -14,8 +14,16 @@ import pytest
 
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.export.pipeline import export_bundle
+from bitmtp_edge.session import Session
 
-from .tiny_models import Tiny, encode_tensor, write_folder, write_gguf, write_safetensors
+from .tiny_models import (
+    VOCABULARY,
+    Tiny,
+    encode_tensor,
+    write_folder,
+    write_gguf,
+    write_safetensors,
+)
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -221,6 +229,30 @@ def test_an_index_that_leaves_the_folder(shard: str, sharded: Tiny) -> None:
 def test_an_index_without_a_map(index: str, sharded: Tiny) -> None:
     (sharded.path / INDEX).write_text(index)
     _refused(sharded.path, "weight_map must give|not valid JSON")
+
+
+def test_a_tokenizer_of_a_larger_model(folder: Tiny) -> None:
+    """An added token, such as a padding, may lie outside; one that was learnt may not."""
+    path = folder.path / "tokenizer.json"
+    value = json.loads(path.read_text())
+    added = dict(value["added_tokens"][0], id=VOCABULARY, content="<|pad|>")
+    value["added_tokens"].append(added)
+    path.write_text(json.dumps(value))
+    bundle = export_bundle(folder.path, folder.path.parent / "bundle")
+    with Session.open(bundle.path, "cpu") as session:
+        with pytest.raises(UserError, match=r"the text has token 301, '<\|pad\|>', and the model"):
+            session.prompt_ids("a<|pad|>", raw=True)
+        with pytest.raises(UserError, match="the text has token 301"):
+            session.prompt_ids("a<|pad|>")
+    value["model"]["vocab"]["zz"] = VOCABULARY + 1
+    path.write_text(json.dumps(value))
+    _refused(folder.path, "the tokenizer has 303 token ids, and the model only 301")
+
+
+def test_more_layers_than_the_config_gives(folder: Tiny) -> None:
+    text = json.dumps(folder.config | {"num_hidden_layers": 1})
+    (folder.path / "config.json").write_text(text)
+    _refused(folder.path, "gives 1 layers, and there is a tensor model.layers.1.mlp.down_proj")
 
 
 def test_a_stop_token_outside_the_vocabulary(folder: Tiny) -> None:
