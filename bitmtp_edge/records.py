@@ -76,7 +76,10 @@ def _read(hint: Any, value: object, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return read_record(typing.cast(type, hint), value, where)
     if hint is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(f"{where}: expected a number of at most 308 digits") from None
     if hint is not type(value):
         raise UserError(
             f"{where}: expected {getattr(hint, '__name__', hint)}, found {_kind(value)}"

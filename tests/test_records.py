@@ -60,6 +60,10 @@ def test_everything_it_understands() -> None:
         ({"inner": {"number": 1.0}}, "file.inner.number: expected int, found the number 1.0"),
         ({"inner": {"number": False}}, "file.inner.number: expected int, found a boolean"),
         ({"inner": {"number": 1, "ratio": "x"}}, "file.inner.ratio: expected float"),
+        (
+            {"inner": {"number": 1, "ratio": 10**400}},
+            "file.inner.ratio: expected a number of at most 308 digits",
+        ),
         ({"inner": {"number": 1, "other": 2}}, "file.inner: unknown field 'other'"),
         ({"sizes": {}}, "file.sizes: expected a list, found an object"),
         ({"sizes": [1, "2"]}, "file.sizes[1]: expected int, found a string"),

@@ -12,6 +12,9 @@ from typing import Any
 from bitmtp_edge.errors import UserError, missing_extra
 from bitmtp_edge.records import read_record
 
+# Far above any use; below them no run is prepared for hours that no memory holds.
+MOST, MOST_BATCH, MOST_LENGTH = 1 << 31, 1 << 16, 1 << 20
+
 
 @dataclass(frozen=True)
 class StudentRecipe:
@@ -102,7 +105,7 @@ def read_recipe(path: Path) -> Recipe:
             raise missing_extra("tomli", "train") from None
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, no TOML, endless digits
         raise UserError(f"{path} is not a TOML file: {error}") from None
     recipe = read_record(Recipe, values, str(path))
     _check(recipe, str(path))
@@ -117,16 +120,17 @@ def _check(recipe: Recipe, where: str) -> None:
     student, objective, schedule = recipe.student, recipe.objective, recipe.schedule
     if not recipe.name or "/" in recipe.name:
         raise UserError(f"{where}: name is {recipe.name!r}, expected a plain name")
-    least_one = {
-        "student.layers": student.layers,
-        "student.vocabulary": student.vocabulary,
-        "objective.blocks": objective.blocks,
-        "schedule.steps": schedule.steps,
-        "schedule.batch": schedule.batch,
+    counts = {
+        "student.layers": (student.layers, MOST),
+        "student.vocabulary": (student.vocabulary, MOST),
+        "objective.blocks": (objective.blocks, MOST_LENGTH),
+        "schedule.steps": (schedule.steps, MOST),
+        "schedule.batch": (schedule.batch, MOST_BATCH),
+        "schedule.length": (schedule.length, MOST_LENGTH),
     }
-    for name, number in least_one.items():
-        if number is not None and number < 1:
-            raise UserError(f"{where}: {name} is {number}, expected at least 1")
+    for name, (number, most) in counts.items():
+        if number is not None and not 1 <= number <= most:
+            raise UserError(f"{where}: {name} is {number}, expected 1 to {most}")
     if student.group_size not in (0, 64, 128):
         raise UserError(
             f"{where}: student.group_size is {student.group_size}, expected 64, 128, or 0 for one "
