@@ -31,10 +31,10 @@ MIXTURE: dict[str, tuple[Part, ...]] = {
     "sorting": (Part("sorting", 47_055),),
     "reversal": (Part("reversal", 66_172),),
     "chat": (
-        Part("talk", times=3),
+        Part("talk", times=2),
         Part("facts"),
         Part("conversations", times=2),
-        Part("replies", times=9),
+        Part("replies", times=12),
         Part("meanings"),
     ),
     "docs": (Part("docs"),),

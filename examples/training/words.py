@@ -20,7 +20,7 @@ _UNSUITABLE = re.compile(
 )
 _WORD = re.compile(r"[a-z][a-z' -]{1,24}")
 _LONGEST = 120  # characters of a definition
-_SAID_OFTEN = 3  # times that a first sense is tagged; such a word is asked for in more ways
+_SAID_OFTEN = 3  # times that a first sense is tagged; such a word is asked for twice
 
 # WordNet's lexicographer files. A noun of the first kind stands behind "a", of the second alone.
 COUNTED = frozenset({5, 6, 8, 17, 18, 20})  # animal, artifact, body, object, person, plant
@@ -128,7 +128,7 @@ def questions(word: Word) -> list[str]:
 
 
 def meanings(docs: Path, barred: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """What each common word means, always in the same words: one question each, three for frequent
+    """What each common word means, always in the same words: one question each, two for frequent
     ones. A word is left out if ``barred`` has any question about it."""
     for word in common_words(docs):
         asked = questions(word)
@@ -136,5 +136,5 @@ def meanings(docs: Path, barred: frozenset[str]) -> Iterator[dict[str, Any]]:
             continue
         rng = Random(f"{word.written}/{word.speech}")
         often = word.count >= _SAID_OFTEN
-        for question in rng.sample(asked, 3 if often else 1):
+        for question in rng.sample(asked, 2 if often else 1):
             yield chat(question, f"{word.written} ({word.speech}): {word.definition}.")
