@@ -13,7 +13,7 @@ from bitmtp_edge.errors import UserError, missing_extra
 from bitmtp_edge.records import read_record
 
 # Far above any use; below them no run is prepared for hours that no memory holds.
-MOST, MOST_BATCH, MOST_LENGTH = 1 << 31, 1 << 16, 1 << 20
+MOST, MOST_BATCH, MOST_LENGTH, MOST_FACTOR = 1 << 31, 1 << 16, 1 << 20, 1e6
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def read_recipe(path: Path) -> Recipe:
     except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, no TOML, endless digits
         raise UserError(f"{path} is not a TOML file: {error}") from None
     recipe = read_record(Recipe, values, str(path))
-    _check(recipe, str(path))
+    check_recipe(recipe, str(path))
     try:
         rows_by_source(recipe)
     except UserError as error:
@@ -116,7 +116,8 @@ def read_recipe(path: Path) -> Recipe:
     return recipe
 
 
-def _check(recipe: Recipe, where: str) -> None:
+def check_recipe(recipe: Recipe, where: str) -> None:
+    """UserError names the field of ``recipe`` that is out of range."""
     student, objective, schedule = recipe.student, recipe.objective, recipe.schedule
     if not recipe.name or "/" in recipe.name:
         raise UserError(f"{where}: name is {recipe.name!r}, expected a plain name")
@@ -168,16 +169,18 @@ def _check(recipe: Recipe, where: str) -> None:
         "schedule.weight_decay": schedule.weight_decay,
     }
     for name, value in not_negative.items():
-        if not 0 <= value < float("inf"):
-            raise UserError(f"{where}: {name} is {value}, expected 0 or more")
+        if not 0 <= value <= MOST_FACTOR:
+            raise UserError(f"{where}: {name} is {value}, expected 0 to {MOST_FACTOR:g}")
     positive = {
         "schedule.learning_rate": schedule.learning_rate,
         "schedule.clip_norm": schedule.clip_norm,
     }
     positive |= {f"sources.{name}.share": source.share for name, source in recipe.sources.items()}
     for name, value in positive.items():
-        if not 0 < value < float("inf"):
-            raise UserError(f"{where}: {name} is {value}, expected more than 0")
+        if not 0 < value <= MOST_FACTOR:
+            raise UserError(
+                f"{where}: {name} is {value}, expected more than 0, at most {MOST_FACTOR:g}"
+            )
     for name in recipe.sources:
         if not name.replace("-", "").replace("_", "").isalnum():
             raise UserError(

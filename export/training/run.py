@@ -18,7 +18,7 @@ from .claim import claimed
 from .corpus import Corpus, Encoder, cached_corpus
 from .log import plot_losses
 from .model import Decoder
-from .recipe import Recipe, read_recipe
+from .recipe import Recipe, check_recipe, read_recipe
 from .saved import write_trained
 from .student import build_student, build_teacher, student_config
 from .trainer import STATE_FILE, Trainer
@@ -62,8 +62,10 @@ def plan(
         objective = replace(objective, block_attention=block_attention)
     if steps is not None:
         schedule = replace(schedule, steps=steps, warmup=min(schedule.warmup, steps // 10))
+    recipe = replace(recipe, objective=objective, schedule=schedule)
+    check_recipe(recipe, str(recipe_file))
     return Plan(
-        replace(recipe, objective=objective, schedule=schedule),
+        recipe,
         _chat_template(recipe_file, recipe.student.chat_template),
         source,
         recipe_file.parent if data is None else data,

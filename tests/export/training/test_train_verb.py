@@ -170,6 +170,20 @@ def test_devices(device: str, told: str, tmp_path: Path, capsys: Capture) -> Non
     refused(arguments(alphabet_run(tmp_path, texts=80), "--device", device), told, capsys)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--mtp-weight", "nan"), "objective.mtp_weight is nan, expected 0 to 1e"),
+        (("--mtp-weight", "inf"), "objective.mtp_weight is inf, expected 0 to 1e"),
+        (("--steps", str(1 << 40)), "schedule.steps is 1099511627776, expected 1 to 2147483648"),
+    ],
+)
+def test_options_are_held_to_what_a_recipe_may_say(
+    options: tuple[str, ...], told: str, tmp_path: Path, capsys: Capture
+) -> None:
+    refused(arguments(alphabet_run(tmp_path, texts=80), *options), told, capsys)
+
+
 def test_too_few_rows(tmp_path: Path, capsys: Capture) -> None:
     run = alphabet_run(tmp_path, texts=10)
     refused(arguments(run), "source letters has 7 rows of 64 tokens: too few", capsys)
