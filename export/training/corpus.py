@@ -242,8 +242,9 @@ def cached_corpus(
         facts["bytes"] = found.get("bytes")
     if found != facts:
         if not present:
+            lack = "is no file" if source.exists() else "does not exist"
             raise UserError(
-                f"{source} does not exist, and {cache} holds no rows made of it with this recipe"
+                f"{source} {lack}, and {cache} holds no rows made of it with this recipe"
             )
         with claimed(cache):
             _save(build_corpus(source, encoder, length, vocabulary), cache, facts)

@@ -170,6 +170,8 @@ def _chat_template(recipe_file: Path, name: str | None) -> str | None:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text: expected a Jinja chat template") from None
+    except ValueError:  # a null character
+        raise UserError(f"{recipe_file}: student.chat_template is {name!r}, no file name") from None
 
 
 def _teacher(plan: Plan, config: ModelConfig, tokenizer: str) -> Decoder:

@@ -150,6 +150,10 @@ def test_files_that_are_missing(tmp_path: Path, capsys: Capture) -> None:
     missing = [*arguments(run)[:3], str(tmp_path / "none"), *arguments(run)[4:]]
     refused(missing, "none: no such file or folder", capsys)
     refused(arguments(run, "--data", str(tmp_path / "none")), "letters.jsonl does not", capsys)
+    (tmp_path / "folder" / "letters.jsonl").mkdir(parents=True)
+    refused(arguments(run, "--data", str(tmp_path / "folder")), "letters.jsonl is no file", capsys)
+    run.rewrite("student", chat_template="a\0b")
+    refused(arguments(run), r"student.chat_template is 'a\x00b', no file name", capsys)
     run.rewrite("student", chat_template="none.jinja")
     refused(arguments(run), "none.jinja: No such file", capsys)
     (tmp_path / "none.jinja").write_bytes(b"\xff")
