@@ -43,26 +43,34 @@ class CostFile:
 
 
 def costs_of(
-    bundle: Bundle, engine: Engine, states: ReplayStates, notice: Callable[[str], None]
+    bundle: Bundle,
+    engine: Engine,
+    states: ReplayStates,
+    notice: Callable[[str], None],
+    anew: bool = False,
 ) -> CostTable:
-    """The saved costs, or new ones, which are saved if a folder takes them.
+    """The saved costs unless ``anew``, or new ones.
 
-    ``notice`` is told in one line why a saved file is not used.
+    New ones are saved if a folder takes them and the machine was quiet. ``notice`` is told in one
+    line that steps are measured, and why a saved file is not used; and in one more, if the times
+    are not worth saving.
     """
     key = _key(bundle, engine)
-    found, reason = _read(bundle, key, states)
+    found, reason = (None, None) if anew else _read(bundle, key, states)
     if found is not None:
         return found
-    if reason is not None:
-        notice(f"{reason}: measuring step costs again")
-    costs = measure_costs(engine, states)
-    _save(CostFile(key, costs), _places(bundle, key))
-    return costs
-
-
-def saved_costs(bundle: Bundle, engine: Engine, states: ReplayStates) -> CostTable | None:
-    """The saved costs, None where there are none that hold here. Measures nothing."""
-    return _read(bundle, _key(bundle, engine), states)[0]
+    told = "measuring what steps cost here, which takes some seconds"
+    notice(told if reason is None else f"{reason}: {told}")
+    measured = measure_costs(engine, states)
+    if measured.steady:
+        _save(CostFile(key, measured.costs), _places(bundle, key))
+    else:
+        notice(
+            f"step costs are used now and not saved: runs of one step differ {measured.spread:.1f} "
+            "times, so something else is busy here; measure again when it is not: bitmtp-edge "
+            "inspect BUNDLE --costs --measure"
+        )
+    return measured.costs
 
 
 def _key(bundle: Bundle, engine: Engine) -> Measured:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
-from .costs import costs_of, saved_costs
+from .costs import costs_of
 from .decode import POLICIES, check_used
 from .decode.adaptive import Adaptive, default_min_prefix
 from .decode.costs import CostTable
@@ -125,14 +126,14 @@ class Session:
         *,
         block: int | Literal["auto"] | None = None,
         tau: float | None = None,
-        min_prefix: int | None = None,
+        min_prefix: int | Literal["auto"] | None = None,
     ) -> Policy:
         """A policy of :data:`POLICIES`; None takes what the bundle was exported with.
 
-        block "auto": see :class:`Adaptive`. min_prefix None: of block "auto", chosen as well; else
-        the best by the step costs saved for this engine; without any, the bundle's, or the block
-        where that is shorter. Raises UserError for another name, a policy that the bundle cannot
-        serve, a number out of range, and one that the policy has no use for.
+        block "auto": see :class:`Adaptive`. min_prefix "auto": the best by :attr:`costs`. None: of
+        block "auto", chosen as well; else the bundle's, or the block where that is shorter. Raises
+        UserError for another name, a policy that the bundle cannot serve, a number out of range,
+        and one that the policy has no use for.
         """
         defaults = self.bundle.decoding
         name = defaults.policy if name is None else name
@@ -155,13 +156,16 @@ class Session:
         assert trained is not None, "a bundle that serves a block policy has a block"
         adaptive = block == "auto"
         size = trained if block in (None, "auto") else self._checked_block(int(block), trained)
-        made = self._block_policy(name, size, tau, min_prefix, measured=not adaptive)
-        if not adaptive:
-            return made
-        return Adaptive(made, self.costs, any_prefix=min_prefix is None)
+        number = None if min_prefix == "auto" else min_prefix
+        made = self._block_policy(name, size, tau, number)
+        if adaptive:
+            return Adaptive(made, self.costs, any_prefix=number is None)
+        if min_prefix == "auto" and isinstance(made, Hybrid):
+            return replace(made, min_prefix=default_min_prefix(made, self.costs, self.states))
+        return made
 
     def _block_policy(
-        self, name: str, block: int, tau: float | None, min_prefix: int | None, measured: bool
+        self, name: str, block: int, tau: float | None, min_prefix: int | None
     ) -> BlockPolicy:
         defaults = self.bundle.decoding
         assert defaults.tau is not None and defaults.min_prefix is not None
@@ -170,13 +174,9 @@ class Session:
         tau = defaults.tau if tau is None else tau
         if name == "confidence":
             return ConfidenceOnly(block, tau)
-        if min_prefix is not None:
-            return Hybrid(block, tau, min_prefix)
-        policy = Hybrid(block, tau, min(defaults.min_prefix, block))
-        costs = saved_costs(self.bundle, self.engine, self.states) if measured else None
-        if costs is None:
-            return policy
-        return Hybrid(block, tau, default_min_prefix(policy, costs, self.states))
+        return Hybrid(
+            block, tau, min(defaults.min_prefix, block) if min_prefix is None else min_prefix
+        )
 
     def _checked_block(self, block: int, trained: int) -> int:
         if block > trained:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest
 
 from bitmtp_edge import costs as module
 from bitmtp_edge.bundle import Bundle
-from bitmtp_edge.costs import costs_of, saved_costs
+from bitmtp_edge.costs import costs_of
 from bitmtp_edge.decode.adaptive import Adaptive, default_min_prefix
-from bitmtp_edge.decode.costs import CostTable, StepTime
+from bitmtp_edge.decode.costs import STEADY, CostTable, Measurement, StepTime
 from bitmtp_edge.decode.policies import Hybrid
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine
 from bitmtp_edge.session import Session
 
 from .decode.trace_engine import cost_table
+
+MEASURING = "measuring what steps cost here, which takes some seconds"
 
 
 @pytest.fixture
@@ -36,9 +39,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[CostTable]:
     """Every table that is measured, of made-up times, each another."""
     tables: list[CostTable] = []
 
-    def measure(engine: Engine, states: ReplayStates) -> CostTable:
+    def measure(engine: Engine, states: ReplayStates) -> Measurement:
         tables.append(cost_table(states, lambda width: 1 + len(tables) + width / 8))
-        return tables[-1]
+        return Measurement(tables[-1], 1.0)
 
     monkeypatch.setattr(module, "measure_costs", measure)
     return tables
@@ -54,7 +57,7 @@ def test_costs_are_measured_once(bundle: Bundle, measured: list[CostTable]) -> N
     first, notices = costs_and_notices(bundle)
     again, more = costs_and_notices(bundle)
     assert first == again == measured[0]
-    assert (len(measured), notices, more) == (1, [], [])
+    assert (len(measured), notices, more) == (1, [MEASURING], [])
     assert [path.name for path in (bundle.path / "engines").rglob("*.json")]
     assert not list((bundle.path / "engines").rglob("*.partial"))
 
@@ -74,9 +77,34 @@ def test_a_damaged_file_is_measured_again(
     path = cost_file(bundle)
     path.write_text(text)
     costs, notices = costs_and_notices(bundle)
-    assert notices == [f"{path} is damaged: measuring step costs again"]
+    assert notices == [f"{path} is damaged: {MEASURING}"]
     assert costs == measured[1]
     assert costs_and_notices(bundle) == (measured[1], [])
+
+
+def test_times_of_a_busy_machine_are_used_and_not_saved(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spreads = iter([STEADY + 0.6, STEADY])
+    monkeypatch.setattr(
+        module,
+        "measure_costs",
+        lambda engine, states: Measurement(cost_table(states, float), next(spreads)),
+    )
+    costs, notices = costs_and_notices(bundle)
+    assert costs.ar_ms > 0 and notices[0] == MEASURING
+    assert len(notices) == 2 and "not saved: runs of one step differ 2.1 times" in notices[1]
+    assert not (bundle.path / "engines").exists()
+    assert costs_and_notices(bundle) == (costs, [MEASURING])
+    assert costs_and_notices(bundle) == (costs, [])
+
+
+def test_costs_can_be_measured_anew(bundle: Bundle, measured: list[CostTable]) -> None:
+    costs_and_notices(bundle)
+    with Session.open(bundle.path) as session:
+        anew = costs_of(bundle, session.engine, session.states, session.notice, anew=True)
+    assert anew == measured[1]
+    assert costs_and_notices(bundle) == (anew, [])
 
 
 @pytest.mark.parametrize(
@@ -103,10 +131,8 @@ def test_costs_that_cannot_be_are_measured_again(
     value = json.loads(path.read_text())
     change(value["costs"])
     path.write_text(json.dumps(value))
-    with Session.open(bundle.path) as session:
-        assert saved_costs(bundle, session.engine, session.states) is None
     costs, notices = costs_and_notices(bundle)
-    assert notices == [f"{path} is damaged: measuring step costs again"]
+    assert notices == [f"{path} is damaged: {MEASURING}"]
     assert costs == measured[1]
 
 
@@ -120,7 +146,7 @@ def test_a_file_of_something_else_is_measured_again(
     value["measured"][name] = "another"
     path.write_text(json.dumps(value))
     costs, notices = costs_and_notices(bundle)
-    assert notices == [f"{path} is of another {name}: measuring step costs again"]
+    assert notices == [f"{path} is of another {name}: {MEASURING}"]
     assert costs == measured[1]
 
 
@@ -139,7 +165,7 @@ def test_a_bundle_that_cannot_be_written_to_leaves_the_cache(
     (bundle.path / "engines").write_text("in the way")
     costs, notices = costs_and_notices(bundle)
     assert costs_and_notices(bundle) == (costs, [])
-    assert (len(measured), notices) == (1, [])
+    assert (len(measured), notices) == (1, [MEASURING])
     assert list((bundle.path.parent / "cache" / "bitmtp-edge").rglob("costs-*.json"))
 
 
@@ -147,7 +173,7 @@ def test_where_nothing_can_be_written_it_goes_on(bundle: Bundle, measured: list[
     (bundle.path / "engines").write_text("in the way")
     (bundle.path.parent / "cache").write_text("in the way")
     costs_and_notices(bundle)
-    assert costs_and_notices(bundle) == (measured[1], [])
+    assert costs_and_notices(bundle) == (measured[1], [MEASURING])
 
 
 def test_a_user_without_a_home_has_no_cache(
@@ -160,7 +186,7 @@ def test_a_user_without_a_home_has_no_cache(
     monkeypatch.setattr(Path, "home", no_home)
     (bundle.path / "engines").write_text("in the way")
     costs_and_notices(bundle)
-    assert costs_and_notices(bundle) == (measured[1], [])
+    assert costs_and_notices(bundle) == (measured[1], [MEASURING])
 
 
 def test_a_relative_cache_folder_is_ignored(
@@ -175,27 +201,30 @@ def test_a_relative_cache_folder_is_ignored(
     assert list((tmp_path / "home" / ".cache" / "bitmtp-edge").rglob("costs-*.json"))
 
 
-def test_saved_costs_measure_nothing(bundle: Bundle, measured: list[CostTable]) -> None:
+def test_costs_change_no_policy_unasked(bundle: Bundle, measured: list[CostTable]) -> None:
     with Session.open(bundle.path) as session:
-        assert saved_costs(bundle, session.engine, session.states) is None
+        before = [session.policy(name) for name in ("confidence", "speculative", "hybrid")]
+        assert before[-1] == Hybrid(4, 0.9, bundle.decoding.min_prefix or 0)
         assert not measured
-        table = session.costs
-        assert saved_costs(bundle, session.engine, session.states) == table
+        assert session.costs == measured[0]
+    with Session.open(bundle.path) as session:
+        assert [session.policy(name) for name in ("confidence", "speculative", "hybrid")] == before
 
 
-def test_a_hybrids_min_prefix_is_the_best_by_saved_costs(
+def test_a_min_prefix_of_auto_is_the_best_by_what_steps_cost(
     bundle: Bundle, measured: list[CostTable]
 ) -> None:
-    own = bundle.decoding.min_prefix
     with Session.open(bundle.path) as session:
-        policy = session.policy("hybrid")
-        assert isinstance(policy, Hybrid) and policy.min_prefix == own
-        table = session.costs
-        policy = session.policy("hybrid")
-        assert isinstance(policy, Hybrid)
-        assert policy.min_prefix == default_min_prefix(policy, table, session.states)
-        given = session.policy("hybrid", min_prefix=3)
-        assert isinstance(given, Hybrid) and given.min_prefix == 3
+        for block in (None, 2):
+            policy = session.policy("hybrid", block=block, min_prefix="auto")
+            fixed = Hybrid(block or 4, 0.9, 1)
+            best = default_min_prefix(fixed, measured[0], session.states)
+            assert policy == replace(fixed, min_prefix=best)
+            assert policy.settings["min_prefix"] == best
+        chosen = session.policy("hybrid", block="auto", min_prefix="auto")
+        assert chosen.settings["min_prefix"] == "auto"
+        fixed_prefix = session.policy("hybrid", block="auto", min_prefix=3)
+        assert fixed_prefix.settings["min_prefix"] == 3
 
 
 def test_a_session_serves_blocks_of_auto(bundle: Bundle, measured: list[CostTable]) -> None:

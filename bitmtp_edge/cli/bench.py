@@ -13,9 +13,9 @@ from ..decode import POLICIES, SETTINGS, check_used
 from ..errors import UserError
 from ..progress import Progress
 from .options import (
-    Block,
     Count,
     EngineChoice,
+    NumberOrAuto,
     PolicyChoice,
     block_option,
     bundle_argument,
@@ -77,9 +77,9 @@ def command(
     prompt_file: str,
     names: tuple[str, ...],
     gammas: tuple[int, ...],
-    blocks: tuple[Block, ...],
+    blocks: tuple[NumberOrAuto, ...],
     tau: float | None,
-    min_prefix: int | None,
+    min_prefix: NumberOrAuto | None,
     force_reject: bool,
     trace_file: str | None,
     repeat: int,
@@ -121,7 +121,7 @@ def command(
 
 
 def _forcing(
-    reject: bool, trace_file: str | None, blocks: Sequence[Block]
+    reject: bool, trace_file: str | None, blocks: Sequence[NumberOrAuto]
 ) -> Callable[[Policy], Policy]:
     """What makes a policy's outcomes the dictated ones, if any are."""
     from ..accept_trace import read_accept_trace
@@ -145,9 +145,9 @@ def _forcing(
 def choices(
     name: str,
     gammas: Sequence[int],
-    blocks: Sequence[Block],
+    blocks: Sequence[NumberOrAuto],
     tau: float | None,
-    min_prefix: int | None,
+    min_prefix: NumberOrAuto | None,
 ) -> list[PolicyChoice]:
     """Policy ``name`` with each of the settings that it has."""
     own = SETTINGS[name]

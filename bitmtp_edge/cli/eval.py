@@ -21,9 +21,9 @@ from .bench import choices
 from .eval_plot import draw, import_pyplot
 from .eval_tables import label, tables
 from .options import (
-    Block,
     Count,
     EngineChoice,
+    NumberOrAuto,
     block_option,
     bundle_argument,
     engine_options,
@@ -97,9 +97,9 @@ def command(
     matched: str | None,
     names: tuple[str, ...],
     gammas: tuple[int, ...],
-    blocks: tuple[Block, ...],
+    blocks: tuple[NumberOrAuto, ...],
     tau: float | None,
-    min_prefixes: tuple[int, ...],
+    min_prefixes: tuple[NumberOrAuto, ...],
     limit: int | None,
     max_new_tokens: int,
     engine: EngineChoice,
@@ -149,9 +149,9 @@ def _policies(
     session: Session,
     names: Sequence[str],
     gammas: Sequence[int],
-    blocks: Sequence[Block],
+    blocks: Sequence[NumberOrAuto],
     tau: float | None,
-    min_prefixes: Sequence[int],
+    min_prefixes: Sequence[NumberOrAuto],
 ) -> list[Policy]:
     """Every policy of ``names`` with every combination of its settings, each once.
 
@@ -164,9 +164,9 @@ def _policies(
         for name in names
         for least in min_prefixes or (None,)
         for choice in choices(name, gammas, blocks, tau, least)
-        if choice.min_prefix is None
+        if choice.min_prefix in (None, "auto")
         or choice.block in (None, "auto", longest)
-        or choice.min_prefix <= int(choice.block)
+        or int(choice.min_prefix) <= int(choice.block)
     ]
     return [choice.of(session) for choice in dict.fromkeys(found)]
 

@@ -27,18 +27,30 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also what a step of each replay state takes on this machine: measured once, then saved.",
 )
+@click.option("--measure", is_flag=True, help="With --costs: measure anew, whatever is saved.")
 @engine_options
 def command(
-    bundle: str, as_json: bool, no_hashes: bool, with_costs: bool, engine: EngineChoice
+    bundle: str,
+    as_json: bool,
+    no_hashes: bool,
+    with_costs: bool,
+    measure: bool,
+    engine: EngineChoice,
 ) -> None:
+    if measure and not with_costs:
+        raise UserError("--measure says that --costs measures anew: add --costs")
     if not with_costs and engine != EngineChoice("auto", None, 0):
         raise UserError("--engine, --provider and --threads say what --costs measures: add --costs")
     opened = Bundle.open(bundle, check_hashes=not no_hashes)
     facts = summarise(opened)
     costs = None
     if with_costs:
+        from ..costs import costs_of
+
         with engine.open(bundle) as session:
-            costs = session.costs
+            costs = costs_of(
+                session.bundle, session.engine, session.states, session.notice, measure
+            )
         facts["costs"] = asdict(costs)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
@@ -65,7 +77,7 @@ def command(
         ("  workspace", f"{_mib(facts['kv_workspace_bytes'])} of each, {replay.max_width} rows"),
         ("operators", ", ".join(facts["operators"])),
         ("decoding", _decoding(opened.decoding)),
-        ("replay states", f"{len(facts['replay_states'])}, the same in every segment:"),
+        ("replay states", _states(len(facts["replay_states"]), len(replay.segments))),
     ]
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
@@ -92,6 +104,18 @@ def _print_states(states: list[dict[str, Any]], costs: CostTable | None) -> None
             short, long = (costs.ms(*shape, rows) for rows in (costs.short, costs.long))
             line += f"  {short:14,.3f}  {long:14,.3f}  {short / costs.ar_ms:8,.2f}"
         click.echo(line)
+
+    if costs is not None:
+        click.echo(
+            f"(ms: of one step, window included, behind {costs.short} and {costs.long} rows of "
+            "history; AR steps: behind\n"
+            f"{costs.short}, over an autoregressive step. A wider step is taken to be no cheaper: "
+            "where it was measured so, the mean\nof both stands for both)"
+        )
+
+
+def _states(count: int, segments: int) -> str:
+    return f"{count // segments} in each of {segments} segments:" if segments > 1 else f"{count}:"
 
 
 def _decoding(defaults: DecodingDefaults) -> str:

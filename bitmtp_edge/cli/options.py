@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Count = click.IntRange(1)
-Block = int | Literal["auto"]
+NumberOrAuto = int | Literal["auto"]
 _COMPARE = "; may be repeated, to compare several in one run"
 
 
@@ -54,9 +54,9 @@ class PolicyChoice:
 
     name: str | None
     gamma: int | None
-    block: Block | None
+    block: NumberOrAuto | None
     tau: float | None
-    min_prefix: int | None
+    min_prefix: NumberOrAuto | None
 
     def of(self, session: Session) -> Policy:
         return session.policy(
@@ -117,9 +117,9 @@ def policy_options(function: Function) -> Function:
         *,
         policy: str | None,
         gamma: int | None,
-        block: Block | None,
+        block: NumberOrAuto | None,
         tau: float | None,
-        min_prefix: int | None,
+        min_prefix: NumberOrAuto | None,
         **rest: Any,
     ) -> Any:
         return function(policy=PolicyChoice(policy, gamma, block, tau, min_prefix), **rest)
@@ -140,14 +140,14 @@ def policy_options(function: Function) -> Function:
     )
 
 
-class BlockType(click.ParamType):
+class NumberOrAutoType(click.ParamType):
     """A number of 1 or more, or ``auto``."""
 
-    name = "block"
+    name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Block:
+    ) -> NumberOrAuto:
         if value == "auto":
             return "auto"
         try:
@@ -174,7 +174,7 @@ def block_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
     return click.option(
         "--block",
         *name,
-        type=BlockType(),
+        type=NumberOrAutoType(),
         multiple=multiple,
         metavar="N|auto",
         help="Tokens of a draft block, of policies confidence, speculative and hybrid"
@@ -197,11 +197,12 @@ def min_prefix_option(*name: str, multiple: bool = False) -> Callable[[Any], Any
     return click.option(
         "--min-prefix",
         *name,
-        type=Count,
+        type=NumberOrAutoType(),
         multiple=multiple,
-        metavar="N",
-        help="Shortest run of sure drafts that policy hybrid commits unverified"
-        f"{_COMPARE * multiple} [default: the bundle's].",
+        metavar="N|auto",
+        help="Shortest run of sure drafts that policy hybrid commits unverified; auto: the best by "
+        f"what steps cost on this machine{_COMPARE * multiple} [default: the bundle's; of --block "
+        "auto, auto].",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
+from typing import NamedTuple
 
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
@@ -16,6 +17,8 @@ RUNS = 8  # of a state, at least
 DEAR_S = 0.2  # a state that took this long has enough
 DEAR_RUNS = 3  # runs
 LEAST_MS, MOST_MS = 1e-6, 1e9  # no step takes less, or more
+
+STEADY = 1.5  # times its first quartile, at most, that a step's median run takes
 
 _Turn = tuple[ReplayState, int]
 
@@ -30,6 +33,18 @@ class StepTime:
     outputs: int
     short_ms: float
     long_ms: float
+
+
+class Measurement(NamedTuple):
+    """spread: the median of a step's runs over their first quartile, of the step where that is
+    most; far above 1, something else had the machine."""
+
+    costs: CostTable
+    spread: float
+
+    @property
+    def steady(self) -> bool:
+        return self.spread <= STEADY
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,7 @@ class CostTable:
 
 def measure_costs(
     engine: Engine, states: ReplayStates, clock: Callable[[], float] = perf_counter
-) -> CostTable:
+) -> Measurement:
     """Times a step of every state of the segment in use, making of its window included.
 
     The long history fills that segment, which is as long as one gets before it is copied to a
@@ -119,7 +134,11 @@ def measure_costs(
             _step(engine, *turn)
             samples[turn].append(clock() - began)
         turns = [turn for turn in turns if not _enough(samples[turn], share)]
-    times = {turn: sorted(runs)[len(runs) // 4] for turn, runs in samples.items()}
+    ordered = {turn: sorted(runs) for turn, runs in samples.items()}
+    times = {turn: runs[len(runs) // 4] for turn, runs in ordered.items()}
+    spread = max(
+        runs[len(runs) // 2] / max(times[turn], 1e-3 * LEAST_MS) for turn, runs in ordered.items()
+    )
     for history in (short, long):
         _smooth(times, [(state, history) for state in kinds])
     steps = tuple(
@@ -132,7 +151,7 @@ def measure_costs(
         )
         for state in kinds
     )
-    return CostTable(short, long, steps)
+    return Measurement(CostTable(short, long, steps), spread)
 
 
 def _enough(runs: list[float], share: float) -> bool:

@@ -389,7 +389,6 @@ def test_auto_is_measured_beside_fixed_blocks(
         replies = [row for row in report["replies"] if row["policy"] == policy["policy"]]
         assert chosen > 0 and replies
     assert report["policies"][1]["same_tokens_as_ar"] is True
-    assert list((block_bundle / "engines").rglob("costs-*.json"))
     told = verb("bench", block_bundle, "--prompts", prompts, *blocks, *SHORT).out
     assert "speculative, block auto: its tokens are AR's, token for token" in told
     assert "speculative, block auto: ar, " in told or "all verified, " in told
@@ -410,6 +409,7 @@ def test_auto_that_never_drafts_is_told(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("--min-prefix", "some"), "'some' is neither auto nor a whole number"),
         (("--force-reject", "--accept-trace", "x"), "dictate different things: give one"),
         (("--force-reject", "--policy", "ar"), "no policy here makes any: leave them out"),
         (("--force-reject", "--block", "auto"), "--block auto chooses by what comes of drafts"),

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from bitmtp_edge import costs
 from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.decode.costs import Measurement
+from bitmtp_edge.decode.replay_states import ReplayStates
+from bitmtp_edge.engines.base import Engine
 from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.inspection import summarise
 
 from ..damage import link_copy, replace_file
+from ..decode.trace_engine import cost_table
 from .conftest import Done
 
 Verb = Callable[..., Done]
@@ -29,7 +34,7 @@ def test_inspect(verb: Verb, tiny_bundle: Bundle) -> None:
     assert table["context"] == "1,024 tokens"
     assert table["KV a token"] == "fp16 1,024 B, KV8 528 B, KV4 272 B"
     assert table["verify widths"] == "1 2 3 5 9 17 128"
-    assert table["replay states"] == "28, the same in every segment:"
+    assert table["replay states"] == "14 in each of 2 segments:"
     states = done.out.split("the same in every segment:\n")[1].splitlines()
     assert len(states) == 1 + 28 // 2
     assert states[0].split() == ["role", "width", "outputs", "M", "mult-adds", "KV", "written"]
@@ -51,24 +56,56 @@ def test_inspect_json(verb: Verb, tiny_bundle: Bundle) -> None:
     )
 
 
+def test_inspect_counts_states_by_segment(
+    verb: Verb, tiny_ternary_bundle: Bundle, bundle: Path
+) -> None:
+    for folder in (tiny_ternary_bundle.path, bundle):
+        segments = len(Bundle.open(folder).replay.segments)
+        told, listed = verb("inspect", folder).out.split("\nreplay states ")[1].split(":\n")
+        count = len(listed.splitlines()) - 1  # the heading
+        assert told.split() == [
+            str(count),
+            *(f"in each of {segments} segments".split() if segments > 1 else ()),
+        ]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The AR step of every table that is measured, of made-up times, each another."""
+    times: list[float] = []
+
+    def measure(engine: Engine, states: ReplayStates) -> Measurement:
+        times.append(1.0 + len(times))
+        return Measurement(cost_table(states, lambda width: times[-1] * width, 0.0), 1.0)
+
+    monkeypatch.setattr(costs, "measure_costs", measure)
+    return times
+
+
 def test_inspect_tells_what_steps_take_here(
-    verb: Verb, tiny_ternary_bundle: Bundle, tmp_path: Path
+    verb: Verb, tiny_ternary_bundle: Bundle, tmp_path: Path, measured: list[float]
 ) -> None:
     folder = link_copy(tiny_ternary_bundle.path, tmp_path / "copy")
-    done = verb("inspect", folder, "--costs", "--threads", 1)
-    assert done.code == 0 and done.err == ""
-    heading, *states = done.out.split("the same in every segment:\n")[1].splitlines()
+    asked = ("inspect", folder, "--costs", "--threads", 1)
+    done = verb(*asked)
+    assert done.code == 0 and done.err.startswith("bitmtp-edge: measuring what steps cost here")
+    heading, *lines = done.out.split("segments:\n")[1].splitlines()
     assert heading.split()[-8:] == ["ms", "behind", "64", "ms", "behind", "512", "AR", "steps"]
+    states, explained = lines[:-3], " ".join(lines[-3:])
+    assert explained.startswith("(ms: of one step, window included, behind 64 and 512 rows")
     cells = {tuple(line.split()[:3]): line.split()[-3:] for line in states}
-    assert cells["verify", "1", "1"][-1] == "1.00"
-    assert all(float(ms) > 0 for times in cells.values() for ms in times)
-    saved = verb("inspect", folder, "--costs", "--threads", 1, "--json").json["costs"]
-    assert f"{saved['steps'][0]['short_ms']:.3f}" == cells["draft", "1", "1"][0]
-    assert len(saved["steps"]) == len(states)
+    assert cells["verify", "1", "1"] == ["1.000", "1.050", "1.00"]
+    assert cells["verify", "5", "5"] == ["5.000", "5.250", "5.00"]
+    saved = verb(*asked, "--json")
+    assert saved.err == "" and len(saved.json["costs"]["steps"]) == len(states)
+    anew = verb(*asked, "--measure", "--json")
+    assert anew.err.startswith("bitmtp-edge: measuring")
+    assert min(step["short_ms"] for step in anew.json["costs"]["steps"]) == measured[1] == 2
 
 
 def test_inspect_takes_an_engine_only_for_costs(verb: Verb, tiny_bundle: Bundle) -> None:
     assert "add --costs" in verb("inspect", tiny_bundle.path, "--threads", 1).refused()
+    assert "add --costs" in verb("inspect", tiny_bundle.path, "--measure").refused()
 
 
 def test_inspect_reads_the_files_through_unless_told_not_to(

@@ -37,7 +37,9 @@ class ClockEngine(NullEngine):
 
 def test_every_state_is_measured_and_a_disturbed_run_is_not_believed() -> None:
     engine = ClockEngine()
-    costs = measure_costs(engine, STATES, clock=lambda: engine.now)
+    measured = measure_costs(engine, STATES, clock=lambda: engine.now)
+    costs = measured.costs
+    assert measured.steady and measured.spread == pytest.approx(1)
     assert (costs.short, costs.long) == (64, 512)
     kinds = {(state.role, state.width, state.outputs) for state in STATES.all()}
     assert {(step.role, step.width, step.outputs) for step in costs.steps} == kinds
@@ -50,6 +52,19 @@ def test_every_state_is_measured_and_a_disturbed_run_is_not_believed() -> None:
     assert costs.ar_ms == pytest.approx(1e3 * 1.164)
 
 
+def test_a_step_that_takes_now_this_and_now_that_is_not_steady() -> None:
+    """Of one step alone, a second run was disturbed."""
+
+    class Busy(ClockEngine):
+        def replay(self, state: ReplayState, window: Window) -> StepOutput:
+            once = self.seen.get((state, window.history_length)) == 3
+            self.now += 40.0 * (once and state.role == "draft" and state.width == 2)
+            return super().replay(state, window)
+
+    engine = Busy()
+    assert not measure_costs(engine, STATES, clock=lambda: engine.now).steady
+
+
 def test_a_wider_step_is_no_cheaper() -> None:
     """A quarter of the runs and more were disturbed: widths 2 and 3 share what they took."""
 
@@ -59,7 +74,7 @@ def test_a_wider_step_is_no_cheaper() -> None:
             return super().replay(state, window)
 
     engine = Busy()
-    costs = measure_costs(engine, STATES, clock=lambda: engine.now)
+    costs, _ = measure_costs(engine, STATES, clock=lambda: engine.now)
     two, three, four = (costs.ms("draft", width, width, 64) for width in (2, 3, 4))
     assert two == three == pytest.approx(1e3 * (4 + 5 + 6 + 0.5 + 2 * 0.064) / 2)
     assert four == pytest.approx(1e3 * (8 + 0.4 + 0.064))
@@ -67,7 +82,7 @@ def test_a_wider_step_is_no_cheaper() -> None:
 
 def test_outputs_that_were_not_measured_cost_what_they_do_in_a_verify_step() -> None:
     engine = ClockEngine()
-    costs = measure_costs(engine, STATES, clock=lambda: engine.now)
+    costs, _ = measure_costs(engine, STATES, clock=lambda: engine.now)
     assert costs.ms("draft", 7, 2, 64) == pytest.approx(1e3 * (14 + 0.2 + 0.064))
     assert costs.ms("draft", 2, 1, 64) == pytest.approx(1e3 * (4 + 0.1 + 0.064))
 
