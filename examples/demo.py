@@ -23,6 +23,7 @@ from time import perf_counter, sleep
 
 from screen import BOLD, CYAN, DIM, GREEN, UNDERLINED, Screen, wrap
 
+from bitmtp_edge.cli import fill_standard_streams
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.decode.policies import Policy
 from bitmtp_edge.decode.stopping import StopScanner
@@ -213,6 +214,7 @@ def demo(path: str) -> None:
 
 
 def main() -> int:
+    fill_standard_streams()
     if len(sys.argv) != 2:
         print(f"usage: {sys.argv[0]} BUNDLE", file=sys.stderr)
         return 2

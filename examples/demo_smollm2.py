@@ -16,6 +16,7 @@ from statistics import median
 
 from screen import BOLD, DIM, GREEN, Screen
 
+from bitmtp_edge.cli import fill_standard_streams
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.decode.policies import Policy
 from bitmtp_edge.errors import UserError
@@ -145,6 +146,7 @@ def demo(path: str) -> int:
 
 
 def main() -> int:
+    fill_standard_streams()
     if len(sys.argv) != 2:
         print(f"usage: {sys.argv[0]} BUNDLE", file=sys.stderr)
         return 2

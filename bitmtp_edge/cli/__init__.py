@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     exception is a fault of this program and keeps its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _fill_standard_streams()
+    fill_standard_streams()
     try:
         result = cli.main(arguments or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _fill_standard_streams() -> None:
+def fill_standard_streams() -> None:
     """A stream that was closed before the start (``>&-``) reads or writes nothing; left closed, a
     bundle's file would get its number, and lines meant for the terminal with it."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bitmtp_edge.errors import UserError, describe_os_error
@@ -17,9 +17,11 @@ LOCK_FILE = ".lock"
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Makes ``folder`` and keeps other processes from it, without what killed ones left half
-    written. UserError where another has it.
+    written. Folders that it made and that nothing was written to go again. UserError where another
+    process has it.
     """
     path = folder / LOCK_FILE
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = path.open("wb")
@@ -40,3 +42,6 @@ def claimed(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+            with suppress(OSError):
+                for each in made:
+                    each.rmdir()

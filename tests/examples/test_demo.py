@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,13 @@ def test_a_missing_bundle_is_one_line(script: str, tmp_path: Path) -> None:
     done = run(DEMO.with_name(script), tmp_path / "none", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("demo: error: ") and done.stderr.count("\n") == 1
+
+
+def test_closed_streams_are_no_fault(tiny_ternary_bundle: Bundle) -> None:
+    """``>&-``: what the demo says goes nowhere."""
+    command = shlex.join([sys.executable, str(DEMO), str(tiny_ternary_bundle.path)])
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reader_that_went_away_is_quiet(tiny_ternary_bundle: Bundle, tmp_path: Path) -> None:

@@ -17,9 +17,18 @@ def test_another_is_kept_out_until_the_end(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=told), claimed(folder):
             pass
         assert folder.is_dir()
-    assert not list(folder.iterdir())
+    assert not folder.exists()
     with claimed(folder):
         pass
+
+
+def test_folders_that_stay_empty_go_again(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no samples"), claimed(tmp_path / "run" / "rows"):
+        raise UserError("no samples")
+    assert not list(tmp_path.iterdir())
+    with claimed(tmp_path / "run" / "rows"):
+        (tmp_path / "run" / "rows" / "file").write_bytes(b"")
+    assert [path.name for path in (tmp_path / "run" / "rows").iterdir()] == ["file"]
 
 
 def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
