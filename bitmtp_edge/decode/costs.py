@@ -18,7 +18,7 @@ DEAR_S = 0.2  # a state that took this long has enough
 DEAR_RUNS = 3  # runs
 LEAST_MS, MOST_MS = 1e-6, 1e9  # no step takes less, or more
 
-STEADY = 1.5  # times its first quartile, at most, that a step's median run takes
+STEADY = 1.5  # times its fastest run, at most, that a step's median run takes
 
 _Turn = tuple[ReplayState, int]
 
@@ -36,8 +36,9 @@ class StepTime:
 
 
 class Measurement(NamedTuple):
-    """spread: the median of a step's runs over their first quartile, of the step where that is
-    most; far above 1, something else had the machine."""
+    """spread: the median of a step's runs over the fastest, of the step where that is most. Far
+    above 1, something else had the machine: a load that never ends slows the quartiles alike, and
+    only a lucky run shows it."""
 
     costs: CostTable
     spread: float
@@ -136,9 +137,7 @@ def measure_costs(
         turns = [turn for turn in turns if not _enough(samples[turn], share)]
     ordered = {turn: sorted(runs) for turn, runs in samples.items()}
     times = {turn: runs[len(runs) // 4] for turn, runs in ordered.items()}
-    spread = max(
-        runs[len(runs) // 2] / max(times[turn], 1e-3 * LEAST_MS) for turn, runs in ordered.items()
-    )
+    spread = max(runs[len(runs) // 2] / max(runs[0], 1e-3 * LEAST_MS) for runs in ordered.values())
     for history in (short, long):
         _smooth(times, [(state, history) for state in kinds])
     steps = tuple(
