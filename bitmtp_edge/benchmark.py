@@ -34,6 +34,7 @@ from .session import Session
 WARM_UP_TOKENS = 32
 PYTHON_TOKENS = 256
 PYTHON_REPEATS = 5
+NOISY = 1.3  # third quartile of a step's times over the first: above, medians say little
 
 
 class TimedEngine(Engine):
@@ -72,7 +73,8 @@ class TimedEngine(Engine):
 
 @dataclass(frozen=True)
 class StepCost:
-    """A replay state that decoding used: how often, and its median cost in ms."""
+    """A replay state that decoding used: how often, and what it took in ms: the median, the first
+    and the third quartile."""
 
     role: str
     width: int
@@ -80,6 +82,7 @@ class StepCost:
     segment: int
     count: int
     median_ms: float
+    quartiles_ms: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,11 @@ class PolicyReport:
     None without drafts. verified_share: iterations that a verify step decided. mean_confident,
     mean_accepted: h and a of an iteration; None without a confidence prefix, without drafts.
     draft_cost, verify_cost: of an iteration's draft steps, and of one verify step, in AR steps by
-    the medians of their kinds; None without AR. predicted_speedup, measured_over_predicted: medians
-    of the replies' own. speedup_over_ar: median of the replies' own, of which there are
-    ``speedup_pairs``; ``speedup_quartiles`` are the first and the third. All None, and no pairs,
-    without AR. same_tokens_as_ar: None without AR; ``difference`` tells the first that differs.
+    the medians of their kinds; None without AR. predicted_speedup: median of the replies' own.
+    speedup_over_ar: likewise, of the ``speedup_pairs`` replies that have both; the first and third
+    are ``speedup_quartiles``. measured_over_predicted: the quotient of these medians; None too
+    where the run was noisy. All None, and no pairs, without AR. same_tokens_as_ar: None without AR;
+    ``difference`` tells the first that differs.
     python_ms_per_step: what Python costs between two C steps, measured with an empty plan; None
     where the engine is not ``cpu``.
     """
@@ -150,7 +154,8 @@ class PolicyReport:
 class BenchReport:
     """``steps`` are those of all policies and of prefill; ``replies`` are in the order of policy,
     round and prompt. synthetic: what came of drafts was dictated, so texts and speed-ups say
-    nothing of the model."""
+    nothing of the model. step_spread: a step's third quartile over its first, the mean of all steps
+    run; noisy: it is above :data:`NOISY`."""
 
     synthetic: bool
     bundle: str
@@ -160,6 +165,8 @@ class BenchReport:
     prompts: int
     repeat: int
     max_new_tokens: int
+    step_spread: float
+    noisy: bool
     policies: list[PolicyReport]
     steps: list[StepCost]
     replies: list[ReplyRow]
@@ -292,6 +299,8 @@ def benchmark(
                 advance()
     ar = next((each for each in samples if isinstance(each.policy, AutoRegressive)), None)
     costs = _Costs({state: median(times) for state, times in timed.seconds.items()}, ar)
+    steps = _step_costs(timed.seconds)
+    spread = _spread(steps)
     return BenchReport(
         synthetic=bool(forced),
         bundle=str(session.bundle.path),
@@ -301,13 +310,19 @@ def benchmark(
         prompts=len(prompts),
         repeat=repeat,
         max_new_tokens=max_new_tokens,
+        step_spread=spread,
+        noisy=spread > NOISY,
         policies=[
             _policy_report(
-                sample, ar, costs, python_ms_per_step(session, sample.policy, prompt_ids[0])
+                sample,
+                ar,
+                costs,
+                python_ms_per_step(session, sample.policy, prompt_ids[0]),
+                noisy=spread > NOISY,
             )
             for sample in samples
         ],
-        steps=_step_costs(timed.seconds),
+        steps=steps,
         replies=[row for sample in samples for row in _reply_rows(sample, ar, costs, len(prompts))],
     )
 
@@ -340,7 +355,7 @@ def _whole(reply: GenerationResult) -> GenerationResult:
 
 
 def _policy_report(
-    sample: _Samples, ar: _Samples | None, costs: _Costs, python_ms: float | None
+    sample: _Samples, ar: _Samples | None, costs: _Costs, python_ms: float | None, noisy: bool
 ) -> PolicyReport:
     replies = sample.replies
     drafted = sum(reply.drafted_tokens for reply in replies)
@@ -351,6 +366,8 @@ def _policy_report(
         if measured and (predicted := costs.speedup(reply, steps))
     ]
     speedups = [measured for measured, _ in pairs]
+    speedup = median(speedups) if speedups else None
+    predicted_speedup = median(predicted for _, predicted in pairs) if pairs else None
     draft, verify = (costs.of(chain(*sample.steps), role) for role in get_args(Role))
     verify_steps = sum(reply.verify_steps for reply in replies)
     difference = None
@@ -377,9 +394,11 @@ def _policy_report(
         else None,
         draft_cost=None if draft is None else draft / max(iterations, 1),
         verify_cost=verify / verify_steps if verify and verify_steps else None,
-        predicted_speedup=median(predicted for _, predicted in pairs) if pairs else None,
-        measured_over_predicted=median(m / p for m, p in pairs) if pairs else None,
-        speedup_over_ar=median(speedups) if speedups else None,
+        predicted_speedup=predicted_speedup,
+        measured_over_predicted=None
+        if noisy or not speedup or not predicted_speedup
+        else speedup / predicted_speedup,
+        speedup_over_ar=speedup,
         speedup_quartiles=_quartiles(speedups) if speedups else None,
         speedup_pairs=len(speedups),
         same_tokens_as_ar=None if ar is None else difference is None,
@@ -435,9 +454,17 @@ def _step_costs(seconds: dict[ReplayState, list[float]]) -> list[StepCost]:
             state.segment,
             len(seconds[state]),
             1e3 * median(seconds[state]),
+            _quartiles([1e3 * each for each in seconds[state]]),
         )
         for state in states
     ]
+
+
+def _spread(steps: Sequence[StepCost]) -> float:
+    """Of a step's times, by how often it ran: the third quartile over the first."""
+    count = sum(step.count for step in steps)
+    shares = ((step.quartiles_ms, step.count / count) for step in steps)
+    return sum(share * third / first for (first, third), share in shares)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float]:

@@ -266,6 +266,11 @@ def _print_iterations(report: BenchReport) -> None:
         "(h: confident drafts, a: accepted; costs in AR steps; predicted: tokens an iteration / "
         "(draft cost +\nverified share x verify cost); ratio: over AR, measured / predicted)"
     )
+    if report.noisy:
+        click.echo(
+            "noisy run, so no ratio: of one step's times the third quartile is "
+            f"{report.step_spread:.1f} times the first; was something\nelse busy here?"
+        )
 
 
 def _print_choices(report: BenchReport) -> None:

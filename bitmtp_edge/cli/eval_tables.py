@@ -72,7 +72,8 @@ def tables(report: EvalReport) -> Iterator[str]:
         return _number(each.score, 1), f"{each.tokens_per_s:.1f}{told}"
 
     def progress(each: TaskFigures | Average) -> tuple[str, ...]:
-        return f"{each.tokens_per_iteration:.2f}", f"{each.verified_share:.0%}"
+        verified = NONE if each.mean_accepted is None else f"{each.verified_share:.0%}"
+        return f"{each.tokens_per_iteration:.2f}", verified
 
     yield from bands(labels, _by_task(report, ("Sc.", "Rate"), quality))
     yield from bands(labels, _by_task(report, ("tok/it", "ver."), progress))
