@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .decode.forced import Outcome
+from .decode.forced import ForcedOutcomes, Outcome
+from .decode.policies import ConfidenceOnly, Policy
 from .errors import UserError
 
 _EXPECTED = (
@@ -42,6 +43,33 @@ def read_accept_trace(path: str | Path) -> tuple[Outcome, ...]:
     if not outcomes:
         raise UserError(f"{source} holds no iterations: {_EXPECTED}")
     return tuple(outcomes)
+
+
+def dictated(policy: Policy, outcomes: tuple[Outcome, ...], source: str | Path) -> Policy:
+    """``policy`` with the outcomes of ``source``; one without drafts as it is.
+
+    Raises UserError for an outcome that ``policy`` never has: more drafts than it makes, or a
+    verify step where it takes none, or none where it takes one.
+    """
+    most = policy.max_drafts
+    if not most:
+        return policy
+    for number, (confident, accepted, verified) in enumerate(outcomes, 1):
+        where = f"{source}, iteration {number}"
+        if max(confident, accepted) > most:
+            name, count = ("h", confident) if confident > most else ("a", accepted)
+            raise UserError(
+                f"{where}: {name} is {count}, and policy {policy.name} makes {most} drafts an "
+                f"iteration: expected 0 to {most}"
+            )
+        never = type(policy) is ConfidenceOnly
+        if (never and verified) or (policy.lossless and not verified):
+            does = "never verifies" if never else "always verifies"
+            raise UserError(
+                f"{where}: verified is {str(verified).lower()}, and policy {policy.name} {does}: "
+                "change the trace, or give it to --policy hybrid, which does both"
+            )
+    return ForcedOutcomes(policy, outcomes)
 
 
 def _outcome(line: str) -> Outcome | None:

@@ -24,6 +24,7 @@ from .options import (
     max_new_tokens_option,
     threshold_options,
 )
+from .reply import describe_choice
 
 if TYPE_CHECKING:
     from ..benchmark import BenchReport, PolicyReport
@@ -124,8 +125,8 @@ def _forcing(
     reject: bool, trace_file: str | None, blocks: Sequence[NumberOrAuto]
 ) -> Callable[[Policy], Policy]:
     """What makes a policy's outcomes the dictated ones, if any are."""
-    from ..accept_trace import read_accept_trace
-    from ..decode.forced import ForcedOutcomes, force_reject
+    from ..accept_trace import dictated, read_accept_trace
+    from ..decode.forced import force_reject
 
     if not reject and trace_file is None:
         return lambda policy: policy
@@ -139,7 +140,7 @@ def _forcing(
     if trace_file is None:
         return lambda policy: force_reject(policy) if policy.max_drafts else policy
     outcomes = read_accept_trace(trace_file)
-    return lambda policy: ForcedOutcomes(policy, outcomes) if policy.max_drafts else policy
+    return lambda policy: dictated(policy, outcomes, trace_file)
 
 
 def choices(
@@ -205,6 +206,8 @@ def _print(report: BenchReport) -> None:
     for policy in report.policies:
         if policy.policy == "ar" or policy.same_tokens_as_ar is None:
             continue
+        if report.synthetic and not policy.lossless:
+            continue  # no text of the model's
         told = f"DIFFER from AR's: {policy.difference}"
         if not policy.lossless:
             told = f"may differ from AR's, and do, {policy.difference}"
@@ -277,16 +280,8 @@ def _print_choices(report: BenchReport) -> None:
     """What block auto chose; also where that was never to draft."""
     for policy in report.policies:
         for choice in policy.settings.get("chosen", ()):
-            click.echo(f"{_label(policy)}: {_choice(choice)}, {choice['iterations']} iterations")
-
-
-def _choice(choice: dict[str, int]) -> str:
-    block, least = choice["block"], choice["min_prefix"]
-    if block == 0:
-        return "ar"
-    if least > block:
-        return f"block {block}, all verified"
-    return f"block {block}, " + (f"min-prefix {least}" if least else "none verified")
+            told = describe_choice(choice)
+            click.echo(f"{_label(policy)}: {told}, {choice['iterations']} iterations")
 
 
 def _number(value: float | None, unit: str = "") -> str:

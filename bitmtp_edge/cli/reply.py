@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -86,11 +86,12 @@ def stats_line(result: GenerationResult) -> str:
     if result.draft_steps:
         parts.append(f"{result.tokens_per_iteration:.2f} tokens an iteration")
         parts.append(f"{sum(result.accepted_lengths)} of {result.drafted_tokens} drafts accepted")
-        if not all(result.verified):
-            parts.append(f"{sum(result.verified)} of {result.iterations} iterations verified")
-    read = result.prompt_tokens - result.reused_tokens
+    if "block" in result.policy_settings:
+        parts.append(f"{sum(result.verified)} of {result.iterations} iterations verified")
+    if chosen := result.policy_settings.get("chosen"):
+        parts.append(f"mostly {describe_choice(chosen[0])}")
     kept = f" ({result.reused_tokens} kept)" if result.reused_tokens else ""
-    parts.append(f"prompt {read}{kept} in {result.prefill_s:.2f} s")
+    parts.append(f"prompt {result.prompt_tokens}{kept} in {result.prefill_s:.2f} s")
     ended = {
         "interrupted": "stopped",
         "length": "ended by --max-new-tokens",
@@ -103,6 +104,16 @@ def stats_line(result: GenerationResult) -> str:
     if result.sampling["temperature"] > 0:
         parts.append(f"seed {result.sampling['seed']}")
     return ", ".join(parts)
+
+
+def describe_choice(choice: Mapping[str, int]) -> str:
+    """One entry of what block auto chose, of ``Adaptive.settings``."""
+    block, least = choice["block"], choice["min_prefix"]
+    if block == 0:
+        return "ar"
+    if least > block:
+        return f"block {block} (all verified)"
+    return f"block {block} " + (f"(min-prefix {least})" if least else "(none verified)")
 
 
 def print_stats(result: GenerationResult) -> None:

@@ -390,14 +390,16 @@ def test_a_trace_dictates_outcomes_and_length(
 ) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"h": 3, "a": 0, "verified": false}\n{"h": 1, "a": 4, "verified": true}\n')
-    dictated = (*BLOCKS, "--accept-trace", trace, *SHORT)
+    dictated = ("--policy", "ar", "--policy", "hybrid", "--accept-trace", trace, *SHORT)
     report = verb("bench", block_bundle, "--prompts", prompts, *dictated, "--json").json
     assert report["synthetic"] is True
     for policy in report["policies"]:
         assert policy["generated_tokens"] == 2 * 24
-    hybrid = report["policies"][2]
+    hybrid = report["policies"][1]
     assert hybrid["mean_confident"] == pytest.approx(2, abs=0.5)
     assert not hybrid["lossless"]
+    told = verb("bench", block_bundle, "--prompts", prompts, *dictated).out
+    assert told.startswith("synthetic acceptance: ") and "its tokens" not in told
 
 
 def test_auto_is_measured_beside_fixed_blocks(
@@ -420,7 +422,7 @@ def test_auto_is_measured_beside_fixed_blocks(
     assert report["policies"][1]["same_tokens_as_ar"] is True
     told = verb("bench", block_bundle, "--prompts", prompts, *blocks, *SHORT).out
     assert "speculative, block auto: its tokens are AR's, token for token" in told
-    assert "speculative, block auto: ar, " in told or "all verified, " in told
+    assert "speculative, block auto: ar, " in told or "(all verified), " in told
 
 
 def test_auto_that_never_drafts_is_told(
@@ -438,6 +440,9 @@ def test_auto_that_never_drafts_is_told(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("--accept-trace", "TRACE"), "iteration 2: verified is true, and policy confidence never"),
+        (("--accept-trace", "TRACE", "--policy", "speculative"), "policy speculative always verif"),
+        (("--accept-trace", "TRACE", "--policy", "hybrid", "--block", 2), "2: a is 4, and policy"),
         (("--min-prefix", "some"), "'some' is neither auto nor a whole number"),
         (("--force-reject", "--accept-trace", "x"), "dictate different things: give one"),
         (("--force-reject", "--policy", "ar"), "no policy here makes any: leave them out"),
@@ -449,6 +454,14 @@ def test_auto_that_never_drafts_is_told(
     ],
 )
 def test_what_cannot_be_dictated_is_one_line(
-    verb: Verb, block_bundle: Path, prompts: Path, arguments: tuple[str, ...], told: str
+    verb: Verb,
+    block_bundle: Path,
+    prompts: Path,
+    tmp_path: Path,
+    arguments: tuple[object, ...],
+    told: str,
 ) -> None:
-    assert told in verb("bench", block_bundle, "--prompts", prompts, *arguments).refused()
+    trace = tmp_path / "trace"
+    trace.write_text("2 0 0\n1 4 1\n")
+    given = [trace if each == "TRACE" else each for each in arguments]
+    assert told in verb("bench", block_bundle, "--prompts", prompts, *given).refused()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bitmtp_edge import session
 from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.session import Session
 
+from ..decode.trace_engine import cost_table
 from .conftest import Done
 
 Verb = Callable[..., Done]
@@ -88,6 +92,20 @@ def test_block_policies(verb: Verb, tiny_ternary_bundle: Bundle) -> None:
     assert not any(hybrid["verified"][:-2])
     told = f"{sum(hybrid['verified'])} of {hybrid['iterations']} iterations verified"
     assert told in run(*settings).err
+    for name in ("confidence", "speculative"):
+        assert re.search(r", \d+ of \d+ iterations verified, ", run("--policy", name).err)
+    assert "verified" not in run("--policy", "ar").err
+
+
+def test_what_block_auto_took_is_told(
+    verb: Verb, tiny_ternary_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = ("--prompt", "an inn", "--max-new-tokens", 40, "--policy", "speculative")
+    for ms, told in ((lambda width: width**3, "mostly ar, "), (lambda width: 1.0, "mostly block ")):
+        costs = cost_table(ReplayStates.of(tiny_ternary_bundle), ms)
+        monkeypatch.setattr(session, "costs_of", lambda *_, costs=costs: costs)
+        done = verb("run", tiny_ternary_bundle.path, *prompt, "--block", "auto")
+        assert told in done.err and " iterations verified, " in done.err
 
 
 @pytest.mark.parametrize(
