@@ -61,10 +61,13 @@ def _part(values: list[Any], index: int, scale: float) -> list[Any]:
     return values[first : first + ceil((last - first) * scale)]
 
 
-def _replies(path: Path) -> Iterator[dict[str, Any]]:
-    """What make_replies.py has written."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        yield {"messages": json.loads(line)["messages"]}
+def _replies(recipe: Recipe) -> Iterator[dict[str, Any]]:
+    """What make_replies.py has written, without what it says about held-out words."""
+    left_out = words.held_out(recipe.docs, _held_out_prompts())
+    for line in recipe.replies.read_text(encoding="utf-8").splitlines():
+        messages = json.loads(line)["messages"]
+        if left_out.isdisjoint(_words(messages[0]["content"])):
+            yield {"messages": messages}
 
 
 @cache
@@ -75,7 +78,7 @@ def _whole(source: str, recipe: Recipe) -> list[dict[str, Any]]:
         "talk": dialogue.talk,
         "facts": dialogue.facts,
         "conversations": dialogue.conversations,
-        "replies": lambda: _replies(recipe.replies),
+        "replies": lambda: _replies(recipe),
         "meanings": lambda: words.meanings(recipe.docs, _held_out_prompts()),
     }
     return list(sources[source]())
@@ -247,7 +250,7 @@ def main() -> None:
     names = options.only or list(MIXTURE)
     sources = {part.source for name in names for part in MIXTURE[name]}
     if options.docs is None or not (options.docs / "usr/share").is_dir():
-        if {"docs", "meanings"} & sources:
+        if {"docs", "meanings", "replies"} & sources:
             parser.error("--docs: need the folder with usr/share of the unpacked packages")
         options.docs = Path()
     if "replies" in sources and (options.replies is None or not options.replies.is_file()):

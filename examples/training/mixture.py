@@ -22,7 +22,7 @@ class Part:
 
 # Parts follow one another in a file, without what an earlier one asked; the trainer shuffles. The
 # amounts fit the shares of recipe.toml. Of chat, some 35 of 100 samples are dialogue, 35 replies of
-# the teacher and 30 meanings of words: `times` is what that takes with 5,000 replies.
+# the teacher and 30 meanings of words: `times` is what that takes with 2,526 replies.
 MIXTURE: dict[str, tuple[Part, ...]] = {
     "gsm": (Part("gsm", 650_000),),
     "drills": (Part("drills", 150_000),),
@@ -34,7 +34,7 @@ MIXTURE: dict[str, tuple[Part, ...]] = {
         Part("talk", times=2),
         Part("facts"),
         Part("conversations", times=2),
-        Part("replies", times=12),
+        Part("replies", times=14),
         Part("meanings"),
     ),
     "docs": (Part("docs"),),

@@ -127,13 +127,20 @@ def questions(word: Word) -> list[str]:
     return asked
 
 
+def held_out(docs: Path, barred: frozenset[str]) -> frozenset[str]:
+    """The common words that any question of ``barred`` asks for."""
+    found = (word for word in common_words(docs) if not barred.isdisjoint(questions(word)))
+    return frozenset(word.written for word in found)
+
+
 def meanings(docs: Path, barred: frozenset[str]) -> Iterator[dict[str, Any]]:
     """What each common word means, always in the same words: one question each, two for frequent
     ones. A word is left out if ``barred`` has any question about it."""
+    left_out = held_out(docs, barred)
     for word in common_words(docs):
-        asked = questions(word)
-        if not barred.isdisjoint(asked):
+        if word.written in left_out:
             continue
+        asked = questions(word)
         rng = Random(f"{word.written}/{word.speech}")
         often = word.count >= _SAID_OFTEN
         for question in rng.sample(asked, 2 if often else 1):

@@ -179,6 +179,18 @@ def test_a_word_that_is_held_out_is_asked_for_in_no_way(recipe: Any, wordnet: Pa
     assert "igloo" in sample["messages"][0]["content"]
 
 
+def test_replies_about_held_out_words_are_left_out(
+    recipe: Any, wordnet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_corpus, chat = recipe("make_corpus"), recipe("documents").chat
+    monkeypatch.setattr(make_corpus, "_held_out_prompts", lambda: frozenset({"Define snooze."}))
+    asked = [chat("Describe a snooze.", "It is short."), chat("Describe an igloo.", "It is cold.")]
+    file = wordnet / "replies.jsonl"
+    file.write_text("".join(json.dumps({"number": 1, **each}) + "\n" for each in asked))
+    settings = make_corpus.Recipe(1, 1.0, wordnet, file)
+    assert list(make_corpus._replies(settings)) == asked[1:]
+
+
 def test_blocks_of_dialogue_are_filled_in(recipe: Any) -> None:
     lines = ["? What does {0} say? | {0}", "> {0} says", "> {1}.", "& Who says {1}?", "> {0}.",
              "a cow = moo = moo", "a cat = meow"]  # fmt: skip
