@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..errors import UserError, missing_extra
+from ..errors import missing_extra
+from . import INTERRUPTED, PROGRAM
 from .signals import terminate_as_interrupt
 
 
@@ -62,7 +63,9 @@ from .signals import terminate_as_interrupt
 )
 @click.option("--prepare", is_flag=True, help="Only prepare the rows, and say what they hold.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
+@click.pass_context
 def command(
+    ctx: click.Context,
     recipe: Path,
     source: Path,
     target: Path,
@@ -96,17 +99,17 @@ def command(
     )
     if prepare:
         for name, corpus in run.prepare(plan).items():
-            click.echo(f"{name}: {len(corpus.rows)} rows of {corpus.rows.shape[1]} tokens")
+            click.echo(f"{name}: {corpus.size}")
         return
     terminate_as_interrupt()
     try:
         run.train(plan, device, resume)
     except KeyboardInterrupt:
+        told = f"go on with --resume; the state is in {plan.folder}"
         if not (plan.folder / STATE_FILE).is_file():
-            raise UserError("training interrupted before its first step: start again") from None
-        raise UserError(
-            f"training interrupted: go on with --resume; the state is in {plan.folder}"
-        ) from None
+            told = "no step was done, so start again"
+        click.echo(f"{PROGRAM}: training interrupted: {told}", err=True)
+        ctx.exit(INTERRUPTED)
     click.echo(
         f"make a bundle of it with  bitmtp-edge export {target / run.MODEL_FOLDER} -o BUNDLE"
     )

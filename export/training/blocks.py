@@ -38,6 +38,14 @@ class Layout:
     anchors: Tensor
 
 
+def slots_of(length: int, block: int, blocks: int) -> int:
+    """Slots of a row of ``length`` tokens: with masks, filled up to a multiple of 128."""
+    if blocks == 0:
+        return length
+    slots = length + blocks * (block - 1)
+    return slots + -slots % SLOT_MULTIPLE
+
+
 def lay_out(
     ids: Tensor, flags: Tensor, block: int, blocks: int, generator: torch.Generator | None
 ) -> Layout:
@@ -75,7 +83,7 @@ def lay_out(
     targets = ids.gather(1, predicted)
     blocks_of = torch.arange(blocks, device=device).repeat_interleave(block - 1)
 
-    spare = -(length + positions.shape[1]) % SLOT_MULTIPLE
+    spare = slots_of(length, block, blocks) - length - positions.shape[1]
     if spare:  # slots that see themselves alone and predict nothing
         pad = (0, spare)
         positions, targets = (torch.nn.functional.pad(t, pad) for t in (positions, targets))

@@ -42,6 +42,21 @@ class Corpus:
     rows: NDArray[np.unsignedinteger | np.signedinteger]
     flags: NDArray[np.uint8]
 
+    @property
+    def size(self) -> str:
+        """Its size in words."""
+        rows, length = self.rows.shape
+        return f"{rows} {'row' if rows == 1 else 'rows'} of {length} tokens"
+
+    def held_out(self, most: int, name: str) -> int:
+        """Rows to keep from training: a tenth, ``most`` at most. UserError if that is none."""
+        rows = min(most, len(self.rows) // 10)
+        if rows == 0:
+            raise UserError(
+                f"source {name} has {self.size}: too few to hold one out; expected 10 rows or more"
+            )
+        return rows
+
 
 class Encoder:
     """Samples to ids and flags. Each assistant turn is tokenised apart from what it answers, as it

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,11 +85,17 @@ class Recipe:
     student: StudentRecipe = field(default_factory=StudentRecipe)
     objective: ObjectiveRecipe = field(default_factory=ObjectiveRecipe)
 
-    @property
-    def digest(self) -> str:
-        """Changes with anything in the recipe; a run is only resumed with the recipe it began."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+    def values(self) -> dict[str, Any]:
+        """Everything in it by its dotted name, such as ``schedule.steps``."""
+        return _dotted(asdict(self), "")
+
+
+def _dotted(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        nested = isinstance(value, dict)
+        found |= _dotted(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return found
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -107,6 +111,7 @@ def read_recipe(path: Path) -> Recipe:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # ValueError: no UTF-8, no TOML, endless digits
         raise UserError(f"{path} is not a TOML file: {error}") from None
+    _fit_warmup(values.get("schedule"))
     recipe = read_record(Recipe, values, str(path))
     check_recipe(recipe, str(path))
     try:
@@ -114,6 +119,12 @@ def read_recipe(path: Path) -> Recipe:
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return recipe
+
+
+def _fit_warmup(schedule: object) -> None:
+    """A short run whose recipe names no warm-up has one of a tenth."""
+    if isinstance(schedule, dict) and isinstance(schedule.get("steps"), int):
+        schedule.setdefault("warmup", min(ScheduleRecipe.warmup, max(schedule["steps"], 0) // 10))
 
 
 def check_recipe(recipe: Recipe, where: str) -> None:

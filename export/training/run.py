@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +19,10 @@ from .claim import claimed
 from .corpus import Corpus, Encoder, cached_corpus
 from .log import plot_losses
 from .model import Decoder
-from .recipe import Recipe, check_recipe, read_recipe
+from .recipe import Recipe, check_recipe, read_recipe, rows_by_source
 from .saved import write_trained
 from .student import build_student, build_teacher, student_config
-from .trainer import STATE_FILE, Trainer
+from .trainer import STATE_FILE, VALIDATION_STEPS, Trainer, check_state
 from .vocabulary import first_difference, prune_tokenizer
 
 MODEL_FOLDER = "model"
@@ -76,7 +77,8 @@ def plan(
 
 
 def prepare(plan: Plan) -> dict[str, Corpus]:
-    """The rows of every source, built where they are missing."""
+    """The rows of every source, built where they are missing. UserError where training would refuse
+    them as too few."""
     with open_checkpoint(plan.source) as checkpoint:
         return _corpora(plan, checkpoint)
 
@@ -87,8 +89,8 @@ def train(plan: Plan, device: str, resume: bool) -> None:
     for package in ("matplotlib", "safetensors"):  # the end of a run is late to miss them
         if find_spec(package) is None:
             raise missing_extra(package, "train")
-    _check_state(plan.folder / STATE_FILE, resume)
     recipe, schedule = plan.recipe, plan.recipe.schedule
+    _check_state(plan.folder / STATE_FILE, recipe, resume)  # before any rows are replaced
     with open_checkpoint(plan.source) as checkpoint:
         config = student_config(checkpoint, recipe.student, schedule.length)
         corpora = _corpora(plan, checkpoint)
@@ -103,10 +105,15 @@ def train(plan: Plan, device: str, resume: bool) -> None:
 
         try:
             with claimed(plan.folder):
-                _check_state(plan.folder / STATE_FILE, resume)  # another run may just have ended
+                # Another run may just have ended.
+                done = _check_state(plan.folder / STATE_FILE, recipe, resume)
                 trainer = Trainer(recipe, student, teacher, corpora, plan.folder, where, save)
                 if resume:
                     trainer.resume()
+                if done == schedule.steps:
+                    _tell(f"this run has finished its {done} steps: only its model is written anew")
+                else:
+                    _tell(f"{trainer.describe()}{f', from step {done}' if done else ''}")
                 trainer.run()
                 plot_losses(plan.folder)
         except RuntimeError as error:
@@ -122,13 +129,19 @@ def train(plan: Plan, device: str, resume: bool) -> None:
             raise UserError(f"training stopped: {describe_os_error(error)}") from None
 
 
-def _check_state(path: Path, resume: bool) -> None:
+def _tell(line: str) -> None:
+    print(f"train: {line}", file=sys.stderr, flush=True)
+
+
+def _check_state(path: Path, recipe: Recipe, resume: bool) -> int:
+    """The step to go on from; 0 for a new run."""
     if resume and not path.is_file():
         raise UserError(f"{path} does not exist: nothing to resume; leave --resume out")
     if not resume and path.exists():
         raise UserError(
             f"{path} holds the state of a run: go on with --resume, or train into another folder"
         )
+    return check_state(path, recipe) if resume else 0
 
 
 def _corpora(plan: Plan, checkpoint: Checkpoint) -> dict[str, Corpus]:
@@ -140,7 +153,7 @@ def _corpora(plan: Plan, checkpoint: Checkpoint) -> dict[str, Corpus]:
     encoder = Encoder(tokenizer, template, stop_ids[0], checkpoint.text.bos_id)
     digest = hashlib.sha256(json.dumps([tokenizer, template, stop_ids[0]]).encode()).hexdigest()
     vocabulary = recipe.student.vocabulary or checkpoint.config.vocab_size
-    return {
+    corpora = {
         name: cached_corpus(
             plan.data / source.file,
             plan.rows / name,
@@ -151,6 +164,9 @@ def _corpora(plan: Plan, checkpoint: Checkpoint) -> dict[str, Corpus]:
         )
         for name, source in recipe.sources.items()
     }
+    for name, count in rows_by_source(recipe).items():
+        corpora[name].held_out(VALIDATION_STEPS * count, name)
+    return corpora
 
 
 def _text(plan: Plan, checkpoint: Checkpoint) -> tuple[str, str | None]:

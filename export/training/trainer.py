@@ -19,7 +19,7 @@ from bitmtp_edge.progress import Progress
 
 from ..checkpoints.rotary import rotary_table
 from .attention import build_mask
-from .blocks import Layout, lay_out
+from .blocks import Layout, lay_out, slots_of
 from .corpus import Corpus, RowSampler
 from .interrupts import interrupts_held
 from .log import Log
@@ -40,6 +40,36 @@ class Batch:
 
     ids: Tensor
     flags: Tensor
+
+
+def check_state(path: Path, recipe: Recipe) -> int:
+    """The step that the state at ``path`` has reached. UserError if it is damaged or of another
+    recipe: names the first field that differs."""
+    try:  # mapped: the parameters are not read
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        there, step = dict(state["recipe"]), int(state["step"])
+    except Exception as error:  # torch raises whatever its unpickler met
+        raise _damaged(path, error) from None
+    here = recipe.values()
+    for name in (*here, *there):
+        if name not in here or name not in there or here[name] != there[name]:
+            message = (
+                f"{path} is of another recipe: {name} was {there.get(name)!r} and is "
+                f"{here.get(name)!r} now; "
+            )
+            if name == "schedule.steps":
+                message += (
+                    "learning rates follow from it, so a run is not extended: train on from its "
+                    "model, --from, into another folder"
+                )
+            else:
+                message += "resume with the recipe it began with, or train into another folder"
+            raise UserError(message)
+    return step
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged ({type(error).__name__}): delete it, start again")
 
 
 class Trainer:
@@ -73,7 +103,7 @@ class Trainer:
             name: RowSampler(
                 corpora[name],
                 count,
-                held_out=self._held_out(name, corpora[name], count),
+                held_out=corpora[name].held_out(VALIDATION_STEPS * count, name),
                 seed=recipe.schedule.seed,
             )
             for name, count in self.counts.items()
@@ -82,6 +112,8 @@ class Trainer:
         self.teacher_rotary = None if teacher is None else self._rotary(teacher)
         self.optimizer = self._optimizer()
         self.step = 0
+        self.logged = 0  # the step of the log's last row
+        self.sums = torch.zeros(3, device=device)  # of the losses since
         self._losses: Callable[..., Losses] = self._joint_losses
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high")
@@ -98,6 +130,10 @@ class Trainer:
     def _blocks(self) -> int:
         return self.recipe.objective.blocks if self.model.mask_embedding is not None else 0
 
+    @property
+    def _tokens(self) -> int:
+        return self.recipe.schedule.batch * self.recipe.schedule.length
+
     def _rotary(self, network: Decoder) -> Tensor:
         config, recipe = network.config, self.recipe
         positions = recipe.schedule.length + recipe.objective.block
@@ -105,23 +141,26 @@ class Trainer:
         return torch.from_numpy(table).to(self.device)
 
     def resume(self) -> None:
-        """Goes on from the saved state. UserError if it is damaged, or of another recipe."""
+        """Goes on from the saved state. UserError if it is damaged."""
         path = self.folder / STATE_FILE
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
-            same = state["recipe"] == self.recipe.digest
-            if same:
-                self.model.load_state_dict(state["model"])
-                self.optimizer.load_state_dict(state["optimizer"])
-                self.step = int(state["step"])
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.sums = state["sums"]
+            self.step, self.logged = int(state["step"]), int(state["logged"])
         except Exception as error:  # torch raises whatever its unpickler met
-            raise UserError(
-                f"{path} is damaged ({type(error).__name__}): delete it, start again"
-            ) from None
-        if not same:
-            raise UserError(
-                f"{path} is of another recipe: train into another folder, or start again"
-            )
+            raise _damaged(path, error) from None
+
+    def describe(self) -> str:
+        """What is about to be trained, in one line."""
+        recipe, schedule = self.recipe, self.recipe.schedule
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        slots = slots_of(schedule.length, recipe.objective.block, self._blocks)
+        return (
+            f"{parameters:,} parameters on {self.device} in {str(self._dtype).split('.')[-1]}, "
+            f"{slots:,} slots a row, {schedule.batch * schedule.length:,} tokens a step"
+        )
 
     def run(self) -> None:
         """Trains to the recipe's last step. KeyboardInterrupt leaves a state to resume from.
@@ -129,50 +168,58 @@ class Trainer:
         UserError where a loss is not finite; the state saved before it is kept.
         """
         schedule = self.recipe.schedule
-        log = Log(self.folder, self.step)
-        validate_every = max(schedule.steps // VALIDATIONS, 1)
-        started = saved = time.monotonic()
-        first_step = logged = self.step
-        sums = torch.zeros(3, device=self.device)
+        log = Log(self.folder, self.logged)
+        before = log.seconds
+        first_step, started = self.step, time.monotonic()
+        saved = started
         try:
             with Progress(schedule.steps, "train", "steps") as progress:
                 progress.advance(self.step)
-                if self.step == schedule.steps:  # a run that ended before its model was written
-                    self._save(self.model)
-                while self.step < schedule.steps:
-                    sums += self._train_step()
+                while True:
                     last = self.step == schedule.steps
-                    if self.step % LOG_EVERY == 0 or last:
-                        ntp, mtp, distillation = (sums / (self.step - logged)).tolist()
-                        logged = self.step
-                        sums.zero_()
-                        if not math.isfinite(ntp + mtp + distillation):
-                            raise self._not_finite()
+                    due = self.step == 1 or self.step % LOG_EVERY == 0 or last
+                    if due and self.step > self.logged:
                         seconds = time.monotonic() - started
-                        tokens = schedule.batch * schedule.length
-                        rate = (self.step - first_step) * tokens / seconds
-                        row = {
-                            "step": self.step,
-                            "seconds": log.seconds + seconds,
-                            "tokens": self.step * tokens,
-                            "tokens_per_second": rate,
-                            "learning_rate": self._rate(self.step - 1),
-                            "ntp": ntp,
-                            "mtp": mtp,
-                            "distillation": distillation,
-                        }
-                        if self.step % validate_every < LOG_EVERY or last:
-                            row |= self.validate()
-                        log.add(row)
-                        progress.note = f"NTP {ntp:.3f}  MTP {mtp:.3f}  {rate:,.0f} tokens/s"
-                    progress.advance()
+                        rate = (self.step - first_step) * self._tokens / seconds
+                        row = self._row() | {"tokens_per_second": rate}
+                        row["seconds"] = before + seconds
+                        with interrupts_held():  # a row is written once, of all its steps
+                            log.add(row)
+                            self.logged = self.step
+                            self.sums.zero_()
+                        progress.note = (
+                            f"NTP {row['ntp']:.3f}  MTP {row['mtp']:.3f}  {rate:,.0f} tokens/s"
+                        )
                     if last or time.monotonic() - saved > SAVE_SECONDS:
                         self.save()
                         saved = time.monotonic()
+                    if last:
+                        break
+                    self._train_step()
+                    progress.advance()
         except KeyboardInterrupt:
             if self.step > first_step:
                 self.save()
             raise
+
+    def _row(self) -> dict[str, float]:
+        """What the log says of the steps since its last row, without times."""
+        ntp, mtp, distillation = (self.sums / (self.step - self.logged)).tolist()
+        if not math.isfinite(ntp + mtp + distillation):
+            raise self._not_finite()
+        row = {
+            "step": self.step,
+            "tokens": self.step * self._tokens,
+            "learning_rate": self._rate(self.step - 1),
+            "ntp": ntp,
+            "mtp": mtp,
+            "distillation": distillation,
+        }
+        steps = self.recipe.schedule.steps
+        often = max(steps // VALIDATIONS, 1)
+        if self.step == steps or (self.step % LOG_EVERY == 0 and self.step % often < LOG_EVERY):
+            row |= self.validate()
+        return row
 
     def validate(self) -> dict[str, float]:
         """Losses and right prefixes on the held-out rows."""
@@ -206,8 +253,10 @@ class Trainer:
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             raise self._not_finite()
         state = {
-            "recipe": self.recipe.digest,
+            "recipe": self.recipe.values(),
             "step": self.step,
+            "logged": self.logged,
+            "sums": self.sums,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -221,8 +270,8 @@ class Trainer:
             f"the loss is not finite at step {self.step}: lower schedule.learning_rate"
         )
 
-    def _train_step(self) -> Tensor:
-        """One step, counted; returns its losses [3]."""
+    def _train_step(self) -> None:
+        """One step, counted, and its losses added to the sums."""
         objective, schedule = self.recipe.objective, self.recipe.schedule
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(self.step)
@@ -236,9 +285,9 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), schedule.clip_norm)
         with interrupts_held():  # from half an update nothing could go on as if uninterrupted
             self.optimizer.step()
+            self.sums += torch.stack(self._vector(losses)).detach()
             self.step += 1
         self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack(self._vector(losses)).detach()
 
     def _forward(self, batch: Batch, generator: torch.Generator) -> tuple[Layout, Tensor]:
         objective = self.recipe.objective
@@ -273,16 +322,6 @@ class Trainer:
             stacked.to(self.device, non_blocking=True).long(),
             torch.from_numpy(np.concatenate(flags)).to(self.device, non_blocking=True),
         )
-
-    def _held_out(self, name: str, corpus: Corpus, count: int) -> int:
-        rows = len(corpus.rows)
-        held_out = min(VALIDATION_STEPS * count, rows // 10)
-        if held_out == 0:
-            raise UserError(
-                f"source {name} has {rows} rows of {self.recipe.schedule.length} tokens: too few "
-                "to hold one out; expected 10 or more"
-            )
-        return held_out
 
     def _rate(self, step: int) -> float:
         schedule = self.recipe.schedule

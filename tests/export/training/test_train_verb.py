@@ -70,6 +70,7 @@ def test_the_verb(tmp_path: Path, capsys: Capture) -> None:
     assert main(arguments(run, "--prepare")) == 0
     out = capsys.readouterr().out
     assert out.startswith("letters: ") and out.endswith("rows of 64 tokens\n")
+    assert main(arguments(run, "--prepare")) == 0 and capsys.readouterr().out == out
     assert not (run.folder / "state.pt").exists()
     assert main(arguments(run, "--device", "cpu")) == 0
     told = capsys.readouterr()
@@ -77,6 +78,9 @@ def test_the_verb(tmp_path: Path, capsys: Capture) -> None:
         f"make a bundle of it with  bitmtp-edge export {run.folder / 'model'} -o BUNDLE\n"
     )
     assert "NTP " in told.err and "tokens/s" in told.err
+    first = told.err.splitlines()[0]
+    assert first.startswith("train: ") and " parameters on cpu in float32, " in first
+    assert first.endswith(" 128 slots a row, 512 tokens a step")
     assert main(["export", str(run.folder / "model"), "-o", str(tmp_path / "bundle")]) == 0
 
 
@@ -87,8 +91,9 @@ def test_an_interrupt_before_the_first_step(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_module, "cached_corpus", interrupted)
-    told = "training interrupted before its first step: start again"
-    refused(arguments(alphabet_run(tmp_path, texts=80)), told, capsys)
+    assert main(arguments(alphabet_run(tmp_path, texts=80))) == 130
+    told = "bitmtp-edge: training interrupted: no step was done, so start again\n"
+    assert capsys.readouterr().err == told
 
 
 def test_texts_shorter_than_a_block(tmp_path: Path) -> None:
@@ -190,7 +195,28 @@ def test_options_are_held_to_what_a_recipe_may_say(
 
 def test_too_few_rows(tmp_path: Path, capsys: Capture) -> None:
     run = alphabet_run(tmp_path, texts=10)
-    refused(arguments(run), "source letters has 7 rows of 64 tokens: too few", capsys)
+    told = "source letters has 7 rows of 64 tokens: too few"
+    refused(arguments(run, "--prepare"), told, capsys)
+    refused(arguments(run), told, capsys)
+    write_lines(tmp_path / "letters.jsonl", [{"text": "ab"}])
+    refused(arguments(run), "source letters has 1 row of 64 tokens: too few", capsys)
+
+
+def test_what_a_resumed_run_is_told(tmp_path: Path, capsys: Capture) -> None:
+    """One of another recipe is refused before it replaces the rows."""
+    run = alphabet_run(tmp_path, steps=2, texts=80)
+    assert main(arguments(run)) == 0
+    capsys.readouterr()
+    assert main(arguments(run, "--resume")) == 0
+    assert "train: this run has finished its 2 steps" in capsys.readouterr().err
+    rows = run.folder / "rows" / "letters" / "rows.npy"
+    before = rows.read_bytes()
+    told = "schedule.steps was 2 and is 9 now; learning rates follow from it, so a run is not ext"
+    refused(arguments(run, "--resume", "--steps", "9"), told, capsys)
+    run.rewrite("schedule", length=32)
+    told = "state.pt is of another recipe: schedule.length was 64 and is 32 now; resume with"
+    refused(arguments(run, "--resume"), told, capsys)
+    assert rows.read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: Capture) -> None:
@@ -274,16 +300,16 @@ def test_a_process_that_is_told_to_end(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     try:
-        while not (run.folder / "log.csv").is_file() or len(log_of(run.folder)) < 2:
+        while not (run.folder / "log.csv").is_file() or len(log_of(run.folder)) < 3:
             assert process.poll() is None
             time.sleep(0.1)
         process.terminate()
         _, told = process.communicate()
     finally:
         process.kill()
-    assert process.returncode == 2
-    assert told.splitlines()[-1].endswith(
-        f"training interrupted: go on with --resume; the state is in {run.folder}"
+    assert process.returncode == 130
+    assert told.splitlines()[-1] == (
+        f"bitmtp-edge: training interrupted: go on with --resume; the state is in {run.folder}"
     )
     state = torch.load(run.folder / "state.pt", weights_only=True)
     assert state["step"] >= 40
