@@ -11,6 +11,16 @@ class UserError(Exception):
     """
 
 
+class SettingError(UserError):
+    """A setting is at fault: the message is its name, ``setting``, and ``fault``. The command line
+    names its option instead."""
+
+    def __init__(self, setting: str, fault: str) -> None:
+        super().__init__(f"{setting} {fault}")
+        self.setting = setting
+        self.fault = fault
+
+
 def missing_extra(package: str, extra: str) -> UserError:
     """The error for an optional package that is not installed: names the extra that brings it."""
     return UserError(

@@ -29,7 +29,7 @@ from .decode.sampling import SamplingParams
 from .decode.stopping import StopRules
 from .engines.base import Engine
 from .engines.registry import EngineOptions, open_engine
-from .errors import UserError
+from .errors import SettingError, UserError
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -180,14 +180,16 @@ class Session:
 
     def _checked_block(self, block: int, trained: int) -> int:
         if block > trained:
-            raise UserError(
-                f"block is {block}, but this model was trained for blocks of {trained} tokens: "
-                f"expected 2 to {trained}"
+            raise SettingError(
+                "block",
+                f"is {block}, but this model was trained for blocks of {trained} tokens: "
+                f"expected 2 to {trained}",
             )
         if block != trained and self.bundle.model.block_attention == "full":
-            raise UserError(
-                f"block is {block}, but this model was trained with full attention in blocks of "
-                f"{trained} tokens, and drafts in no other: leave the block out"
+            raise SettingError(
+                "block",
+                f"is {block}, but this model was trained with full attention in blocks of "
+                f"{trained} tokens, and drafts in no other: leave the block out",
             )
         return block
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from bitmtp_edge import __version__
-from bitmtp_edge.errors import UserError, describe_os_error
+from bitmtp_edge.errors import SettingError, UserError, describe_os_error
 
 PROGRAM = "bitmtp-edge"
 USER_ERROR = 2
@@ -112,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(f"{error.format_message()} {_hint(error)}")
     except click.ClickException as error:
         return _report(error.format_message())
+    except SettingError as error:
+        return _report(f"--{error.setting.replace('_', '-')} {error.fault}")
     except UserError as error:
         return _report(str(error))
     except OSError as error:

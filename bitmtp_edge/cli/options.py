@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -40,7 +41,20 @@ class EngineChoice:
         if self.provider is not None and self.name != "onnxruntime":
             raise UserError("--provider is an ONNX Runtime provider: add --engine onnxruntime")
         options = EngineOptions(self.threads, self.provider)
-        return Session.open(bundle, self.name, options, _notice)
+        session = Session.open(bundle, self.name, options, _notice)
+        if self.threads > (here := _processors()):
+            _notice(
+                f"--threads {self.threads} on {here} {'processor' if here == 1 else 'processors'}: "
+                "threads wait for each other, and every step takes longer"
+            )
+        return session
+
+
+def _processors() -> int:
+    """Those that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _notice(line: str) -> None:

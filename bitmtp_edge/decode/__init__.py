@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import UserError
+from ..errors import SettingError
 
 # By name: here, where the command line gets them without NumPy.
 POLICIES = ("ar", "nested", "confidence", "speculative", "hybrid")
@@ -26,12 +26,13 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def check_used(policies: Sequence[str], **settings: object) -> None:
-    """Raises UserError for a setting, not None or empty, that none of ``policies`` has."""
+    """Raises SettingError for a setting, not None or empty, that none of ``policies`` has."""
     for name, value in settings.items():
         if value in (None, ()) or any(name in SETTINGS[policy] for policy in policies):
             continue
         users = " or ".join(policy for policy in POLICIES if name in SETTINGS[policy])
-        raise UserError(
-            f"{name} has no effect on policy {' or '.join(policies)}: leave it out, or take "
-            f"policy {users}"
+        raise SettingError(
+            name,
+            f"has no effect on policy {' or '.join(policies)}: leave it out, or take "
+            f"policy {users}",
         )

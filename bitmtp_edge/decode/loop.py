@@ -27,7 +27,7 @@ from bitmtp_edge.decode.sampling import Drafts, SamplingParams, token_choice
 from bitmtp_edge.decode.state import AcceptedPrefix
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import Engine, Role, StepOutput, check_window
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import SettingError, UserError
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,10 @@ class Decoder:
     ) -> None:
         self.context = states.context if context is None else context
         if not 2 <= self.context <= states.context:
-            raise UserError(
-                f"the context is {self.context} tokens: expected 2 to {states.context}, "
-                "which is what the bundle was exported for"
+            raise SettingError(
+                "context",
+                f"is {self.context} tokens: expected 2 to {states.context}, "
+                "which is what the bundle was exported for",
             )
         policy.check(states)
         if policy.greedy_only and sampling is not None and sampling.temperature > 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import Drafts, TokenChoice
 from bitmtp_edge.engines.base import StepOutput
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import SettingError, UserError
 
 if TYPE_CHECKING:
     from bitmtp_edge.decode.loop import Decoder
@@ -109,7 +109,7 @@ class NestedSelfSpeculation(Policy):
 
     def __post_init__(self) -> None:
         if self.gamma < 1:
-            raise UserError(f"gamma is {self.gamma}: expected at least 1 draft token")
+            raise SettingError("gamma", f"is {self.gamma}: expected at least 1 draft token")
         if self.recent_n < 0:
             raise UserError(f"recent_n is {self.recent_n}: expected 0 or more tokens")
 
@@ -151,7 +151,7 @@ class BlockPolicy(Policy):
 
     def __post_init__(self) -> None:
         if self.block < 2:
-            raise UserError(f"block is {self.block}: expected at least 2 tokens")
+            raise SettingError("block", f"is {self.block}: expected at least 2 tokens")
 
     @property
     def max_drafts(self) -> int:
@@ -168,9 +168,10 @@ class BlockPolicy(Policy):
                 "take policy ar or nested, or a model trained for multi-token drafts"
             )
         if states.mask_embeddings != 1 and self.block - 1 > states.mask_embeddings:
-            raise UserError(
-                f"block is {self.block}, but the model has {states.mask_embeddings} mask "
-                f"embeddings: expected at most {states.mask_embeddings + 1}"
+            raise SettingError(
+                "block",
+                f"is {self.block}, but the model has {states.mask_embeddings} mask "
+                f"embeddings: expected at most {states.mask_embeddings + 1}",
             )
         states.width("draft", self.block, self.block)
         states.width("verify", self.block + 1, self.block + 1)
@@ -212,7 +213,7 @@ class ConfidenceOnly(BlockPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.tau <= 1:
-            raise UserError(f"tau is {self.tau}: expected a probability above 0, at most 1")
+            raise SettingError("tau", f"is {self.tau}: expected a probability above 0, at most 1")
 
     def confident(self, drafts: Drafts) -> int | None:
         length = 0
@@ -237,8 +238,8 @@ class Hybrid(ConfidenceOnly):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.min_prefix <= self.block:
-            raise UserError(
-                f"min_prefix is {self.min_prefix}: expected 1 to {self.block}, the block"
+            raise SettingError(
+                "min_prefix", f"is {self.min_prefix}: expected 1 to {self.block}, the block"
             )
 
     def unverified(self, confident: int | None) -> int:

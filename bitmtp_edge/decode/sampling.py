@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitmtp_edge.engines.base import StepOutput
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import SettingError
 
 SEED_BITS = 32  # of a seed drawn here: short enough to type
 
@@ -42,13 +42,13 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UserError(f"temperature is {self.temperature}: expected 0 (greedy) or more")
+            raise SettingError("temperature", f"is {self.temperature}: expected 0 (greedy) or more")
         if self.top_k < 0:
-            raise UserError(f"top_k is {self.top_k}: expected 0 (all tokens) or more")
+            raise SettingError("top_k", f"is {self.top_k}: expected 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p is {self.top_p}: expected more than 0 and at most 1")
+            raise SettingError("top_p", f"is {self.top_p}: expected more than 0 and at most 1")
         if self.seed is not None and self.seed < 0:
-            raise UserError(f"seed is {self.seed}: expected 0 or more")
+            raise SettingError("seed", f"is {self.seed}: expected 0 or more")
 
 
 @dataclass(frozen=True)

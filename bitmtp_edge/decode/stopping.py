@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bitmtp_edge.errors import UserError
+from bitmtp_edge.errors import SettingError, UserError
 from bitmtp_edge.text.detokenizer import IncrementalDetokenizer
 from bitmtp_edge.text.tokenizer import Tokenizer
 
@@ -73,7 +73,7 @@ class StopScanner:
     def __init__(self, tokenizer: Tokenizer, rules: StopRules, max_new_tokens: int) -> None:
         """Raises UserError if ``max_new_tokens`` is below 1."""
         if max_new_tokens < 1:
-            raise UserError(f"max_new_tokens is {max_new_tokens}: expected at least 1")
+            raise SettingError("max_new_tokens", f"is {max_new_tokens}: expected at least 1")
         self._named = {
             index: text
             for text in rules.stop_strings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..bundle import Bundle
-from ..errors import UserError
+from ..errors import SettingError, UserError
 from .base import Engine
 
 MOST_THREADS = 256  # of the CPU library; ONNX Runtime takes minutes with more
@@ -84,8 +84,9 @@ def open_engine(name: str, bundle: Bundle, options: EngineOptions | None = None)
     """
     options = options or EngineOptions()
     if not 0 <= options.threads <= MOST_THREADS:
-        raise UserError(
-            f"{options.threads} threads: expected 1 to {MOST_THREADS}, or 0 for one a processor"
+        raise SettingError(
+            "threads",
+            f"is {options.threads}: expected 1 to {MOST_THREADS}, or 0 for one a processor",
         )
     if name == "auto":
         reasons = []

@@ -450,7 +450,7 @@ def test_auto_that_never_drafts_is_told(
         (("--accept-trace", "/nonexistent/t"), "/nonexistent/t: No such file or directory"),
         (("--block", "automatic"), "'automatic' is neither auto nor a whole number"),
         (("--block", "0"), "'0' is neither auto nor a whole number of 1 or more"),
-        (("--policy", "ar", "--block", "auto"), "block has no effect on policy ar"),
+        (("--policy", "ar", "--block", "auto"), "error: --block has no effect on policy ar"),
     ],
 )
 def test_what_cannot_be_dictated_is_one_line(

@@ -196,7 +196,7 @@ def test_input_that_is_not_utf8(verb: Verb, bundle: Path, monkeypatch: pytest.Mo
         (("--stop", ""), "a stop string is empty"),
         (("--engine", "magic"), "no engine 'magic'"),
         (("--max-new-tokens", "0"), "--max-new-tokens"),
-        (("--temperature", "-1"), "temperature is -1.0"),
+        (("--temperature", "-1"), "error: --temperature is -1.0"),
     ],
 )
 def test_bad_options_are_one_line(

@@ -206,8 +206,11 @@ def test_a_nested_bundle_has_its_gammas(verb: Verb, bundle: Path, tasks: Path) -
         (("--tasks", "TASKS", "--policy", "ar", "--tau", "0.5"), "no effect on policy ar"),
         (("--tasks", "TASKS", "--policy", "nested"), "no base plane"),
         (("--tasks", "TASKS", "--block", 5), "trained for blocks of 4"),
-        (("--tasks", "TASKS", "--min-prefix", 5), "min_prefix is 5: expected 1 to 4"),
-        (("--tasks", "TASKS", "--block", 2, "--min-prefix", 3), "min_prefix is 3: expected 1 to 2"),
+        (("--tasks", "TASKS", "--min-prefix", 5), "error: --min-prefix is 5: expected 1 to 4"),
+        (
+            ("--tasks", "TASKS", "--block", 2, "--min-prefix", 3),
+            "error: --min-prefix is 3: expected 1 to 2",
+        ),
         (("--tasks", "TASKS", "--plot", "a.png"), "expected a name that ends in .svg"),
         (("--tasks", "TASKS", "--json", "/nonexistent/a.json"), "expected a file name in a"),
         (("--tasks", "TASKS", "--json", "TASKS"), "expected a file name in a"),

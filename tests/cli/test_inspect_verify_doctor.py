@@ -35,7 +35,7 @@ def test_inspect(verb: Verb, tiny_bundle: Bundle) -> None:
     assert table["KV a token"] == "fp16 1,024 B, KV8 528 B, KV4 272 B"
     assert table["verify widths"] == "1 2 3 5 9 17 128"
     assert table["replay states"] == "14 in each of 2 segments:"
-    states = done.out.split("the same in every segment:\n")[1].splitlines()
+    states = done.out.split("14 in each of 2 segments:\n")[1].splitlines()
     assert len(states) == 1 + 28 // 2
     assert states[0].split() == ["role", "width", "outputs", "M", "mult-adds", "KV", "written"]
     assert [line.split()[:3] for line in states[1:4]] == [

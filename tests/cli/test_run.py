@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -113,12 +114,12 @@ def test_what_block_auto_took_is_told(
     [
         (("--block", "5"), "trained for blocks of 4 tokens: expected 2 to 4"),
         (("--block", "0"), "--block"),
-        (("--tau", "0"), "tau is 0.0"),
-        (("--tau", "nan"), "tau is nan"),
-        (("--min-prefix", "5"), "min_prefix is 5: expected 1 to 4"),
+        (("--tau", "0"), "error: --tau is 0.0"),
+        (("--tau", "nan"), "error: --tau is nan"),
+        (("--min-prefix", "5"), "error: --min-prefix is 5: expected 1 to 4"),
         (("--policy", "nested"), "its model has no base plane to draft with; choose ar or conf"),
-        (("--policy", "ar", "--block", "2"), "block has no effect on policy ar"),
-        (("--gamma", "2"), "gamma has no effect on policy hybrid"),
+        (("--policy", "ar", "--block", "2"), "error: --block has no effect on policy ar"),
+        (("--gamma", "2"), "error: --gamma has no effect on policy hybrid"),
         (("--temperature", "0.5"), "policy hybrid commits the most likely tokens"),
     ],
 )
@@ -193,7 +194,7 @@ def test_onnxruntime_runs_it_too(verb: Verb, bundle: Path) -> None:
         (("--prompt", "Hi", "--gamma", "0"), "--gamma"),
         (("--prompt", "Hi", "--gamma", "500"), "no verify window holds 501 tokens"),
         (("--prompt", "Hi", "--policy", "ar", "--gamma", "2"), "no effect on policy ar"),
-        (("--prompt", "Hi", "--block", "4"), "block has no effect on policy nested"),
+        (("--prompt", "Hi", "--block", "4"), "error: --block has no effect on policy nested"),
         (
             ("--prompt", "Hi", "--policy", "hybrid"),
             "no mask embeddings to draft with; choose ar or",
@@ -204,19 +205,22 @@ def test_onnxruntime_runs_it_too(verb: Verb, bundle: Path) -> None:
         (("--prompt", "Hi", "--engine", "magic"), "no engine 'magic': choose auto, cpu"),
         (("--prompt", "Hi", "--provider", "magic"), "add --engine onnxruntime"),
         (("--prompt", "Hi", "--threads", "-1"), "--threads"),
-        (("--prompt", "Hi", "--threads", "257"), "expected 1 to 256"),
+        (("--prompt", "Hi", "--threads", "257"), "error: --threads is 257: expected 1 to 256"),
         (("--prompt", "Hi", "--threads", "2147483648"), "expected 1 to 256"),
         (("--prompt", "Hi \udcff"), "the prompt is not UTF-8"),
         (("--prompt", "Hi", "--stop", "a\udcff"), "is not UTF-8 text"),
-        (("--prompt", "Hi", "--temperature", "-1"), "temperature is -1.0"),
-        (("--prompt", "Hi", "--temperature", "nan"), "temperature is nan"),
-        (("--prompt", "Hi", "--top-k", "-1"), "top_k is -1"),
-        (("--prompt", "Hi", "--top-p", "0"), "top_p is 0.0"),
-        (("--prompt", "Hi", "--seed", "-1"), "seed is -1"),
+        (("--prompt", "Hi", "--temperature", "-1"), "error: --temperature is -1.0"),
+        (("--prompt", "Hi", "--temperature", "nan"), "error: --temperature is nan"),
+        (("--prompt", "Hi", "--top-k", "-1"), "error: --top-k is -1"),
+        (("--prompt", "Hi", "--top-p", "0"), "error: --top-p is 0.0"),
+        (("--prompt", "Hi", "--seed", "-1"), "error: --seed is -1"),
         (("--prompt", "Hi", "--stop", ""), "a stop string is empty"),
         (("--prompt", "x " * 200), "but the context of 256 holds 255 and a reply"),
         (("--prompt", "x " * 9, "--context", "8"), "but the context of 8 holds 7"),
-        (("--prompt", "Hi", "--context", "257"), "expected 2 to 256"),
+        (
+            ("--prompt", "Hi", "--context", "257"),
+            "error: --context is 257 tokens: expected 2 to 256",
+        ),
         ((), "Missing option '--prompt'"),
     ],
 )
@@ -298,3 +302,14 @@ def test_an_interrupted_process_exits_130_with_its_json(bundle: Path, tmp_path: 
     )
     assert done.returncode == 130, done.stderr
     assert Done(130, done.stdout, done.stderr).json["finish_reason"] == "interrupted"
+
+
+def test_more_threads_than_processors_are_told(
+    verb: Verb, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    run = ("run", bundle, "--prompt", "Hi", "--max-new-tokens", 2, "--json", "--threads")
+    assert verb(*run, 1).err == ""
+    told = verb(*run, 2)
+    assert told.code == 0 and told.err.count("\n") == 1
+    assert told.err.startswith("bitmtp-edge: --threads 2 on 1 processor: threads wait for each")

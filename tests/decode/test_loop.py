@@ -130,7 +130,7 @@ def test_settings_that_fit_no_state_are_refused() -> None:
     wide = ReplayStates((32,), (1,), (1, 5), 8, 32)
     with pytest.raises(UserError, match=r"no verify window holds 6 tokens \(widths here: 1, 5\)"):
         Decoder(engine, wide, NestedSelfSpeculation(5))
-    with pytest.raises(UserError, match="the context is 33"):
+    with pytest.raises(UserError, match="context is 33"):
         Decoder(engine, states, AutoRegressive(), context=33)
     with pytest.raises(UserError, match="gamma is 0"):
         NestedSelfSpeculation(0)
