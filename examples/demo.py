@@ -52,19 +52,21 @@ HEADING = ("", "tokens", "iterations", "tokens/iteration", "tokens/s", "verified
 TOKENS = 256
 RUNS = 3
 MOST_SHOWN = 30.0  # iterations a second
+BUSY = 1.5  # times the fastest run, that the median takes
 STYLES = {False: (GREEN, CYAN), True: (UNDERLINED + GREEN, UNDERLINED + CYAN)}
 PLAIN = ("", DIM)
 
 
 @dataclass
 class Reply:
-    """A policy's reply to one prompt, and the median of its runs' seconds of decoding."""
+    """A policy's reply to one prompt, and its runs' seconds of decoding: the median, the least."""
 
     session: Session
     policy: Policy
     ids: list[int]
     result: GenerationResult
     seconds: float
+    fastest: float
 
     def __str__(self) -> str:
         tokens, iterations = self.result.generated_tokens, self.result.iterations
@@ -96,10 +98,11 @@ def timed(pairs: list[tuple[Session, Policy]], prompt: str) -> list[Reply]:
             if runs[which][-1].finish_reason == "interrupted":
                 raise KeyboardInterrupt
         order.reverse()  # so that a machine that slows down steadily favours none
-    return [
-        Reply(session, policy, ids, results[0], median(result.decode_s for result in results))
-        for (session, policy), results in zip(pairs, runs, strict=True)
-    ]
+    replies = []
+    for (session, policy), results in zip(pairs, runs, strict=True):
+        times = [result.decode_s for result in results]
+        replies.append(Reply(session, policy, ids, results[0], median(times), min(times)))
+    return replies
 
 
 def show_beside(screen: Screen, replies: list[Reply]) -> None:
@@ -160,7 +163,7 @@ def row(replies: list[Reply]) -> tuple[str, ...]:
         str(iterations),
         f"{tokens / iterations:.2f}",
         f"{tokens / seconds:.1f}",
-        f"{verified / iterations:.0%}",
+        f"{verified / iterations:.0%}" if replies[0].policy.max_drafts else "-",
         f"{right} of {len(replies)}",
     )
 
@@ -179,6 +182,18 @@ def conclusion(ar: list[Reply], hybrid: list[Reply]) -> str:
         f"tokens a second here. Hybrid's tokens were those of ar on {same} of {len(ar)} prompts; "
         "policy speculative's always are. These are problems of kinds that the model was trained "
         "on; of other text an iteration commits fewer tokens, as bitmtp-edge eval shows."
+        f"{busy(ar)}"
+    )
+
+
+def busy(replies: list[Reply]) -> str:
+    """A sentence if these runs differ so much that something else had the machine."""
+    slower = sum(reply.seconds for reply in replies) / sum(reply.fastest for reply in replies)
+    if slower < BUSY:
+        return ""
+    return (
+        f" Something else is busy here: of {RUNS} runs of ar, half took {slower:.1f} times as long "
+        "as the fastest, or longer, and the rates say little."
     )
 
 
@@ -204,7 +219,12 @@ def demo(path: str) -> None:
             both = timed(pairs, prompt)
             (show_beside if screen.side_by_side else show_in_turn)(screen, both)
             sizes = block_sizes(both[1].result)
-            screen.note(f"hybrid's iterations (v: verified): {sizes}. The answer is {answer}.")
+            screen.note(f"tokens of hybrid's iterations (v: verified): {sizes}")
+            judged = (
+                f"{each.policy.name} {'right' if is_right(each.result.text, answer) else 'wrong'}"
+                for each in both
+            )
+            screen.note(f"reference answer {answer}: {', '.join(judged)}")
             for column, reply in zip(replies, both, strict=True):
                 column.append(reply)
     screen.line()

@@ -66,7 +66,9 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, cwd=folder)
 
 
-def test_without_a_terminal_it_is_plain_text(tiny_ternary_bundle: Bundle, tmp_path: Path) -> None:
+def test_without_a_terminal_it_is_plain_text(
+    demo: dict[str, Any], tiny_ternary_bundle: Bundle, tmp_path: Path
+) -> None:
     done = run(DEMO, tiny_ternary_bundle.path, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout and "\r" not in done.stdout
@@ -82,8 +84,14 @@ def test_without_a_terminal_it_is_plain_text(tiny_ternary_bundle: Bundle, tmp_pa
         assert told == name and right in "0123"
         assert float(each) == pytest.approx(int(tokens) / int(iterations), abs=0.006)
         assert float(rate) > 0
-        assert (verified == "100%") or name == "hybrid"
+        assert (verified == "-") or name == "hybrid"
     assert "times the tokens a second here" in " ".join(done.stdout.split())
+    judged = re.findall(
+        r"reference answer (\d+): ar (right|wrong), hybrid (right|wrong)\n", done.stdout
+    )
+    assert [answer for answer, *_ in judged] == [answer for _, answer in demo["PROMPTS"]]
+    rights = [line.split()[6] for line in lines[heading + 1 : heading + 3]]
+    assert rights == [str(sum(each[side] == "right" for each in judged)) for side in (1, 2)]
 
 
 def test_side_by_side_on_a_wide_terminal(low: str) -> None:
@@ -189,7 +197,14 @@ def test_rates_are_medians_of_runs_in_alternating_order(demo: dict[str, Any]) ->
     pairs = [(Scripted(), "ar"), (Scripted(), "hybrid")]
     replies = demo["timed"](pairs, "prompt")
     assert order == ["ar", "hybrid", "hybrid", "ar", "ar", "hybrid"]
-    assert [reply.seconds for reply in replies] == [4.0, 3.0]
+    assert [(reply.seconds, reply.fastest) for reply in replies] == [(4.0, 1.0), (3.0, 2.0)]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(1.2, None), (3.25, "half took 3.2 times as long")])
+def test_a_busy_machine_is_told(demo: dict[str, Any], seconds: float, told: str | None) -> None:
+    replies = [SimpleNamespace(seconds=each, fastest=1.0) for each in (seconds, seconds)]
+    sentence = demo["busy"](replies)
+    assert sentence == "" if told is None else told in sentence
 
 
 def test_each_advances_at_its_own_pace_in_slow_motion(
@@ -239,7 +254,7 @@ def test_the_conclusion_is_what_was_measured(demo: dict[str, Any]) -> None:
         result = SimpleNamespace(
             generated_tokens=tokens, iterations=iterations, token_ids=[1] * tokens
         )
-        return SimpleNamespace(result=result, seconds=seconds)
+        return SimpleNamespace(result=result, seconds=seconds, fastest=seconds)
 
     told = demo["conclusion"]([reply(100, 100, 1.0)], [reply(120, 20, 0.8)])
     assert "ar took 10.0 ms, one of hybrid 40.0 ms" in told
