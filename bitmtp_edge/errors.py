@@ -1,4 +1,4 @@
-"""The one error a user is meant to read."""
+"""What a user is meant to read, in one line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ class SettingError(UserError):
         super().__init__(f"{setting} {fault}")
         self.setting = setting
         self.fault = fault
+
+
+class Interrupted(Exception):
+    """A verb that was interrupted, and what it leaves behind, told in one line; exit code 130."""
 
 
 def missing_extra(package: str, extra: str) -> UserError:

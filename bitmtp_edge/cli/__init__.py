@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from bitmtp_edge import __version__
-from bitmtp_edge.errors import SettingError, UserError, describe_os_error
+from bitmtp_edge.errors import Interrupted, SettingError, UserError, describe_os_error
 
 PROGRAM = "bitmtp-edge"
 USER_ERROR = 2
@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the process's own arguments); return its exit code.
 
     0: done. 2: the user's input, a file or the machine is at fault, told in one line on stderr.
-    130: interrupted. 1: the reader of stdout went away. A verb may choose others. Any other
-    exception is a fault of this program and keeps its traceback.
+    130: interrupted, told likewise where something is left. 1: the reader of stdout went away. A
+    verb may choose others. Any other exception is a fault of this program and keeps its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     fill_standard_streams()
@@ -107,6 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report("the input ended early")
         return INTERRUPTED
     except KeyboardInterrupt:
+        return INTERRUPTED
+    except Interrupted as interrupt:
+        _tell(str(interrupt))
         return INTERRUPTED
     except click.UsageError as error:
         return _report(f"{error.format_message()} {_hint(error)}")
@@ -137,10 +140,14 @@ def _hint(error: click.UsageError) -> str:
 
 
 def _report(message: str) -> int:
+    _tell(message, "error: ")
+    return USER_ERROR
+
+
+def _tell(message: str, kind: str = "") -> None:
     # What a file says must not steer the terminal, nor fill it.
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
     if len(line) > LONGEST_LINE:
         line = f"{line[:LONGEST_LINE]} ..."
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells
-        print(f"{PROGRAM}: error: {line}", file=sys.stderr)
-    return USER_ERROR
+        print(f"{PROGRAM}: {kind}{line}", file=sys.stderr)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from . import INTERRUPTED, PROGRAM
+from ..errors import Interrupted
 from .signals import terminate_as_interrupt
 
 
@@ -31,9 +31,7 @@ from .signals import terminate_as_interrupt
     "--context", type=int, metavar="N", help="Tokens the bundle serves [default: the checkpoint's]."
 )
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     source: Path,
     target: Path,
     weights: str | None,
@@ -47,8 +45,7 @@ def command(
     try:
         bundle = export_bundle(source, target, weights=weights, kv=kv, context=context, force=force)
     except KeyboardInterrupt:
-        click.echo(f"{PROGRAM}: export interrupted: {target} was not written", err=True)
-        ctx.exit(INTERRUPTED)
+        raise Interrupted(f"export interrupted: {target} was not written") from None
     size = sum(entry.bytes for entry in bundle.manifest.files.values())
     click.echo(
         f"{target}: {bundle.model.name}, {bundle.model.weights} weights, {size / 2**20:.1f} MiB"

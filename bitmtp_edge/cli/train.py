@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import missing_extra
-from . import INTERRUPTED, PROGRAM
+from ..errors import Interrupted, missing_extra
 from .signals import terminate_as_interrupt
 
 
@@ -63,9 +62,7 @@ from .signals import terminate_as_interrupt
 )
 @click.option("--prepare", is_flag=True, help="Only prepare the rows, and say what they hold.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     recipe: Path,
     source: Path,
     target: Path,
@@ -97,19 +94,21 @@ def command(
         mtp_weight=mtp_weight,
         block_attention=block_attention,
     )
-    if prepare:
-        for name, corpus in run.prepare(plan).items():
-            click.echo(f"{name}: {corpus.size}")
-        return
     terminate_as_interrupt()
     try:
+        if prepare:
+            for name, corpus in run.prepare(plan).items():
+                click.echo(f"{name}: {corpus.size}")
+            return
         run.train(plan, device, resume)
     except KeyboardInterrupt:
-        told = f"go on with --resume; the state is in {plan.folder}"
-        if not (plan.folder / STATE_FILE).is_file():
-            told = "no step was done, so start again"
-        click.echo(f"{PROGRAM}: training interrupted: {told}", err=True)
-        ctx.exit(INTERRUPTED)
+        if prepare:
+            told = "preparing interrupted: rows of the files before are kept"
+        elif not (plan.folder / STATE_FILE).is_file():
+            told = "training interrupted before its first step: start again"
+        else:
+            told = f"training interrupted: go on with --resume; the state is in {plan.folder}"
+        raise Interrupted(told) from None
     click.echo(
         f"make a bundle of it with  bitmtp-edge export {target / run.MODEL_FOLDER} -o BUNDLE"
     )

@@ -91,8 +91,12 @@ def test_an_interrupt_before_the_first_step(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_module, "cached_corpus", interrupted)
-    assert main(arguments(alphabet_run(tmp_path, texts=80))) == 130
-    told = "bitmtp-edge: training interrupted: no step was done, so start again\n"
+    run = alphabet_run(tmp_path, texts=80)
+    assert main(arguments(run)) == 130
+    told = "bitmtp-edge: training interrupted before its first step: start again\n"
+    assert capsys.readouterr().err == told
+    assert main(arguments(run, "--prepare")) == 130
+    told = "bitmtp-edge: preparing interrupted: rows of the files before are kept\n"
     assert capsys.readouterr().err == told
 
 
