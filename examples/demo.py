@@ -14,20 +14,17 @@ the same factor where the eye could not follow.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter, sleep
 
-from screen import BOLD, CYAN, DIM, GREEN, UNDERLINED, Screen, wrap
+from screen import BOLD, CYAN, DIM, GREEN, UNDERLINED, Screen, run, wrap
 
-from bitmtp_edge.cli import fill_standard_streams
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.decode.policies import Policy
 from bitmtp_edge.decode.stopping import StopScanner
-from bitmtp_edge.errors import UserError
 from bitmtp_edge.scoring import is_right
 from bitmtp_edge.session import Session
 
@@ -197,7 +194,7 @@ def busy(replies: list[Reply]) -> str:
     )
 
 
-def demo(path: str) -> None:
+def demo(path: str) -> int:
     screen = Screen()
     replies: list[list[Reply]] = [[], []]
     with Session.open(path) as first, Session.open(path) as second:
@@ -231,26 +228,11 @@ def demo(path: str) -> None:
     screen.table([HEADING, *map(row, replies)])
     screen.line()
     screen.note(conclusion(*replies))
+    return 0
 
 
 def main() -> int:
-    fill_standard_streams()
-    if len(sys.argv) != 2:
-        print(f"usage: {sys.argv[0]} BUNDLE", file=sys.stderr)
-        return 2
-    try:
-        demo(sys.argv[1])
-    except BrokenPipeError:
-        # Else the interpreter flushes into the closed pipe once more as it exits, and complains.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (UserError, OSError) as error:
-        print(f"demo: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print()
-        return 130
-    return 0
+    return run(demo)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,14 @@ one run's rate says little on a machine that does other things too.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from statistics import median
 
-from screen import BOLD, DIM, GREEN, Screen
+from screen import BOLD, DIM, GREEN, Screen, run
 
-from bitmtp_edge.cli import fill_standard_streams
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.decode.policies import Policy
-from bitmtp_edge.errors import UserError
 from bitmtp_edge.session import Session
 
 # The first three of prompts.txt.
@@ -146,22 +143,7 @@ def demo(path: str) -> int:
 
 
 def main() -> int:
-    fill_standard_streams()
-    if len(sys.argv) != 2:
-        print(f"usage: {sys.argv[0]} BUNDLE", file=sys.stderr)
-        return 2
-    try:
-        return demo(sys.argv[1])
-    except BrokenPipeError:
-        # Else the interpreter flushes into the closed pipe once more as it exits, and complains.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (UserError, OSError) as error:
-        print(f"demo: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print()
-        return 130
+    return run(demo)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""What the demos write: colours where they are wanted, text that wraps as it arrives, and two texts
-that grow side by side."""
+"""What the demos share: colours where they are wanted, text that wraps as it arrives, two texts that
+grow side by side, and how a demo is run."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from bitmtp_edge.cli import fill_standard_streams
+from bitmtp_edge.errors import UserError
 
 LABEL = 8
 WIDEST = 100
@@ -143,3 +146,24 @@ def _runs(cells: list[Cell]) -> Iterator[tuple[str, str]]:
         if end == len(cells) or cells[end][1] != cells[start][1]:
             yield "".join(text for text, _ in cells[start:end]), cells[start][1]
             start = end
+
+
+def run(demo: Callable[[str], int]) -> int:
+    """A demo as a command with one argument, the bundle: returns its exit code. What is wrong with
+    the bundle is one line on stderr, and 2."""
+    fill_standard_streams()
+    if len(sys.argv) != 2:
+        print(f"usage: {sys.argv[0]} BUNDLE", file=sys.stderr)
+        return 2
+    try:
+        return demo(sys.argv[1])
+    except BrokenPipeError:
+        # Else the interpreter flushes into the closed pipe once more as it exits, and complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (UserError, OSError) as error:
+        print(f"demo: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print()
+        return 130

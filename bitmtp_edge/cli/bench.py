@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..decode import POLICIES, SETTINGS, check_used
+from ..decode import POLICIES, check_used
 from ..errors import UserError
 from ..progress import Progress
 from .options import (
     Count,
     EngineChoice,
     NumberOrAuto,
-    PolicyChoice,
     block_option,
     bundle_argument,
+    choices,
     engine_options,
     gamma_option,
     max_new_tokens_option,
@@ -27,7 +27,7 @@ from .options import (
 from .reply import describe_choice
 
 if TYPE_CHECKING:
-    from ..benchmark import BenchReport, PolicyReport
+    from ..benchmark_report import BenchReport, PolicyReport
     from ..decode.policies import Policy
 
 DIFFERS = 1
@@ -141,28 +141,6 @@ def _forcing(
         return lambda policy: force_reject(policy) if policy.max_drafts else policy
     outcomes = read_accept_trace(trace_file)
     return lambda policy: dictated(policy, outcomes, trace_file)
-
-
-def choices(
-    name: str,
-    gammas: Sequence[int],
-    blocks: Sequence[NumberOrAuto],
-    tau: float | None,
-    min_prefix: NumberOrAuto | None,
-) -> list[PolicyChoice]:
-    """Policy ``name`` with each of the settings that it has."""
-    own = SETTINGS[name]
-    return [
-        PolicyChoice(
-            name,
-            gamma,
-            block,
-            tau if "tau" in own else None,
-            min_prefix if "min_prefix" in own else None,
-        )
-        for gamma in dict.fromkeys((gammas if "gamma" in own else ()) or (None,))
-        for block in dict.fromkeys((blocks if "block" in own else ()) or (None,))
-    ]
 
 
 def _print(report: BenchReport) -> None:

@@ -17,7 +17,6 @@ from ..errors import UserError
 from ..files import new_file
 from ..progress import Progress
 from . import INTERRUPTED
-from .bench import choices
 from .eval_plot import draw, import_pyplot
 from .eval_tables import label, tables
 from .options import (
@@ -26,6 +25,7 @@ from .options import (
     NumberOrAuto,
     block_option,
     bundle_argument,
+    choices,
     engine_options,
     gamma_option,
     max_new_tokens_option,

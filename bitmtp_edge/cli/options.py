@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from ..decode import POLICIES
+from ..decode import POLICIES, SETTINGS
 from ..errors import UserError
 
 if TYPE_CHECKING:
@@ -76,6 +76,28 @@ class PolicyChoice:
         return session.policy(
             self.name, self.gamma, block=self.block, tau=self.tau, min_prefix=self.min_prefix
         )
+
+
+def choices(
+    name: str,
+    gammas: Sequence[int],
+    blocks: Sequence[NumberOrAuto],
+    tau: float | None,
+    min_prefix: NumberOrAuto | None,
+) -> list[PolicyChoice]:
+    """Policy ``name`` with each of the settings that it has."""
+    own = SETTINGS[name]
+    return [
+        PolicyChoice(
+            name,
+            gamma,
+            block,
+            tau if "tau" in own else None,
+            min_prefix if "min_prefix" in own else None,
+        )
+        for gamma in dict.fromkeys((gammas if "gamma" in own else ()) or (None,))
+        for block in dict.fromkeys((blocks if "block" in own else ()) or (None,))
+    ]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from bitmtp_edge.decode.policies import (
     BlockPolicy,
     ConfidenceOnly,
     Hybrid,
-    Policy,
+    PolicyAround,
 )
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import Drafts, TokenChoice
@@ -151,7 +151,7 @@ class _Iteration:
     probe: bool
 
 
-class Adaptive(Policy):
+class Adaptive(PolicyAround):
     """``policy`` with its block and, of Hybrid, its min-prefix chosen by what ``costs`` says.
 
     Text: of SpeculativeOnly, AR's, whatever is chosen. Of Hybrid and ConfidenceOnly, drafts go
@@ -162,6 +162,8 @@ class Adaptive(Policy):
     alone. ``any_prefix``: whether min-prefix is chosen too, or always the policy's. AR steps are
     always among the choices.
     """
+
+    policy: BlockPolicy
 
     def __init__(self, policy: BlockPolicy, costs: CostTable, *, any_prefix: bool = True) -> None:
         self.policy = policy
@@ -192,26 +194,6 @@ class Adaptive(Policy):
         self._lost = 0.0
 
     @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def greedy_only(self) -> bool:  # type: ignore[override]
-        return self.policy.greedy_only
-
-    @property
-    def lossless(self) -> bool:  # type: ignore[override]
-        return self.policy.lossless
-
-    @property
-    def max_drafts(self) -> int:
-        return self.policy.max_drafts
-
-    @property
-    def draft_outputs(self) -> int:
-        return self.policy.draft_outputs
-
-    @property
     def settings(self) -> dict[str, Any]:
         """``chosen``: iterations of each choice so far, over all replies."""
         settings = {**self.policy.settings, "block": "auto"}
@@ -230,7 +212,7 @@ class Adaptive(Policy):
         self._cut = False
 
     def check(self, states: ReplayStates) -> None:
-        self.policy.check(states)
+        super().check(states)
         largest = self.policy.block
         self._blocks = [largest]
         if not states.full_blocks:
@@ -259,7 +241,7 @@ class Adaptive(Policy):
 
     def draft(self, decoder: Decoder, count: int) -> Drafts:
         decoder.states = self._states[self._now.block]
-        return self.policy.draft(decoder, count)
+        return super().draft(decoder, count)
 
     def confident(self, drafts: Drafts) -> int | None:
         if self._tau is None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bitmtp_edge.decode.policies import Policy
-from bitmtp_edge.decode.replay_states import ReplayStates
+from bitmtp_edge.decode.policies import Policy, PolicyAround
 from bitmtp_edge.decode.sampling import Drafts, TokenChoice
 from bitmtp_edge.engines.base import StepOutput
 from bitmtp_edge.errors import UserError
 
 if TYPE_CHECKING:
-    from bitmtp_edge.decode.loop import Decoder
+    pass
 
 
 class Outcome(NamedTuple):
@@ -28,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(eq=False)
-class ForcedOutcomes(Policy):
+class ForcedOutcomes(PolicyAround):
     """``policy``, with ``outcomes`` for its iterations: from the first in each reply, repeated.
 
     Where an iteration has fewer drafts than its outcome takes, it takes all. One that must verify
@@ -55,24 +54,8 @@ class ForcedOutcomes(Policy):
         self.restart()
 
     @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def greedy_only(self) -> bool:  # type: ignore[override]
-        return self.policy.greedy_only
-
-    @property
-    def lossless(self) -> bool:  # type: ignore[override]
+    def lossless(self) -> bool:
         return all(outcome.verified and outcome.accepted == 0 for outcome in self.outcomes)
-
-    @property
-    def max_drafts(self) -> int:
-        return self.policy.max_drafts
-
-    @property
-    def draft_outputs(self) -> int:
-        return self.policy.draft_outputs
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -81,12 +64,6 @@ class ForcedOutcomes(Policy):
     def restart(self) -> None:
         self._iterations = 0
         self._outcome = self.outcomes[0]
-
-    def check(self, states: ReplayStates) -> None:
-        self.policy.check(states)
-
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
-        return self.policy.draft(decoder, count)
 
     def confident(self, drafts: Drafts) -> int | None:
         self._outcome = self.outcomes[self._iterations % len(self.outcomes)]

@@ -24,14 +24,19 @@ class Policy(ABC):
     The methods below that are not abstract say what a policy does that verifies every draft.
     """
 
-    greedy_only: ClassVar[bool] = False
-    """Whether drafts are judged by their probability, which sampling has no use for."""
-    lossless: ClassVar[bool] = True
-    """Whether every token is one that AR would have given."""
-
     @property
     @abstractmethod
     def name(self) -> str: ...
+
+    @property
+    def greedy_only(self) -> bool:
+        """Whether drafts are judged by their probability, which sampling has no use for."""
+        return False
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every token is one that AR would have given."""
+        return True
 
     @property
     @abstractmethod
@@ -76,6 +81,38 @@ class Policy(ABC):
     def judge(self, choice: TokenChoice, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
         """How many drafts the verify step accepts, and its own next token."""
         return choice.judge(output, drafts)
+
+
+class PolicyAround(Policy):
+    """Another policy, ``policy``, with some of its decisions taken otherwise."""
+
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def greedy_only(self) -> bool:
+        return self.policy.greedy_only
+
+    @property
+    def lossless(self) -> bool:
+        return self.policy.lossless
+
+    @property
+    def max_drafts(self) -> int:
+        return self.policy.max_drafts
+
+    @property
+    def draft_outputs(self) -> int:
+        return self.policy.draft_outputs
+
+    def check(self, states: ReplayStates) -> None:
+        self.policy.check(states)
+
+    def draft(self, decoder: Decoder, count: int) -> Drafts:
+        return self.policy.draft(decoder, count)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import get_args
 import pytest
 
 from bitmtp_edge import benchmark, session
-from bitmtp_edge.benchmark import StepCost, TimedEngine, read_prompts
+from bitmtp_edge.benchmark import TimedEngine, read_prompts
+from bitmtp_edge.benchmark_report import NOISY, StepCost
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.costs import CostTable
 from bitmtp_edge.decode.loop import Decoder
@@ -321,7 +322,7 @@ def test_a_noisy_run_has_no_ratio(
 ) -> None:
     """Of a machine's times, these are told as they would be of a quiet and of a busy one."""
     report = {}
-    for spread in (1.0, benchmark.NOISY + 0.4):
+    for spread in (1.0, NOISY + 0.4):
         monkeypatch.setattr(benchmark, "_spread", lambda steps, spread=spread: spread)
         asked = ("bench", block_bundle, "--prompts", prompts, *BLOCKS, *SHORT)
         report[spread] = verb(*asked).out
@@ -330,7 +331,7 @@ def test_a_noisy_run_has_no_ratio(
         assert told["step_spread"] == spread and told["noisy"] is (spread > 1)
         assert all((ratio is None) is told["noisy"] for ratio in ratios)
     assert [("noisy run, so no ratio: " in out) for out in report.values()] == [False, True]
-    assert "the third quartile is 1.7 times the first" in report[benchmark.NOISY + 0.4]
+    assert "the third quartile is 1.7 times the first" in report[NOISY + 0.4]
 
 
 def test_the_spread_of_a_run_is_that_of_its_steps_by_how_often_they_ran() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bitmtp_edge.benchmark import BenchReport, PolicyReport, ReplyRow, StepCost
+from bitmtp_edge.benchmark_report import BenchReport, PolicyReport, ReplyRow, StepCost
 from bitmtp_edge.cli import cli
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.evaluation_report import EvalReport, ItemRow, PolicyFigures, TaskFigures

@@ -1,0 +1,114 @@
+"""What a benchmark reports; ``dataclasses.asdict`` of it is what ``bench --json`` writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+NOISY = 1.3  # third quartile of a step's times over the first: above, medians say little
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A replay state that decoding used: how often, and what it took in ms: the median, the first
+    and the third quartile."""
+
+    role: str
+    width: int
+    outputs: int
+    segment: int
+    count: int
+    median_ms: float
+    quartiles_ms: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ReplyRow:
+    """One reply. prompt and round count from 0; gamma is None for a policy without drafts.
+
+    speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
+    without AR, or where either reply is empty. predicted_speedup: by its steps; None without AR.
+    """
+
+    policy: str
+    gamma: int | None
+    prompt: int
+    round: int
+    prompt_tokens: int
+    generated_tokens: int
+    prefill_s: float
+    decode_s: float
+    tokens_per_s: float
+    tokens_per_iteration: float
+    speedup_over_ar: float | None
+    predicted_speedup: float | None
+
+
+@dataclass(frozen=True)
+class PolicyReport:
+    """Medians over every reply of one policy. gamma: drafts an iteration, of a block too. lossless:
+    its tokens must be AR's.
+
+    prefill_tokens_per_s counts the prompt's tokens. acceptance_rate: accepted drafts of all drafts,
+    None without drafts. verified_share: iterations that a verify step decided. mean_confident,
+    mean_accepted: h and a of an iteration; None without a confidence prefix, without drafts.
+    draft_cost, verify_cost: of an iteration's draft steps, and of one verify step, in AR steps by
+    the medians of their kinds; None without AR. predicted_speedup: median of the replies' own.
+    speedup_over_ar: likewise, of the ``speedup_pairs`` replies that have both; the first and third
+    are ``speedup_quartiles``. measured_over_predicted: the quotient of these medians; None too
+    where the run was noisy. All None, and no pairs, without AR. same_tokens_as_ar: None without AR;
+    ``difference`` tells the first that differs.
+    python_ms_per_step: what Python costs between two C steps, measured with an empty plan; None
+    where the engine is not ``cpu``.
+    """
+
+    policy: str
+    gamma: int | None
+    settings: dict[str, Any]
+    lossless: bool
+    replies: int
+    generated_tokens: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    tokens_per_iteration: float
+    acceptance_rate: float | None
+    verified_share: float
+    mean_confident: float | None
+    mean_accepted: float | None
+    draft_cost: float | None
+    verify_cost: float | None
+    predicted_speedup: float | None
+    measured_over_predicted: float | None
+    speedup_over_ar: float | None
+    speedup_quartiles: tuple[float, float] | None
+    speedup_pairs: int
+    same_tokens_as_ar: bool | None
+    difference: str | None
+    python_ms_per_step: float | None
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """``steps`` are those of all policies and of prefill; ``replies`` are in the order of policy,
+    round and prompt. synthetic: what came of drafts was dictated, so texts and speed-ups say
+    nothing of the model. step_spread: a step's third quartile over its first, the mean of all steps
+    run; noisy: it is above :data:`NOISY`."""
+
+    synthetic: bool
+    bundle: str
+    model: str
+    engine: str
+    threads: int | None
+    prompts: int
+    repeat: int
+    max_new_tokens: int
+    step_spread: float
+    noisy: bool
+    policies: list[PolicyReport]
+    steps: list[StepCost]
+    replies: list[ReplyRow]
+
+    @property
+    def ok(self) -> bool:
+        """No lossless policy returned other tokens than AR."""
+        return not any(p.lossless and p.same_tokens_as_ar is False for p in self.policies)
