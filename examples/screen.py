@@ -1,5 +1,5 @@
-"""What the demos share: colours where they are wanted, text that wraps as it arrives, two texts that
-grow side by side, and how a demo is run."""
+"""What the demos share: colours where they are wanted, text that wraps as it arrives, two texts
+that grow side by side, and how a demo is run."""
 
 from __future__ import annotations
 

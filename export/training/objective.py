@@ -19,6 +19,10 @@ class Losses:
     mtp: Tensor
     distillation: Tensor
 
+    def stacked(self) -> Tensor:
+        """The three, [3]."""
+        return torch.stack([self.ntp, self.mtp, self.distillation])
+
     def total(self, mtp_weight: float, distillation_weight: float) -> Tensor:
         return self.ntp + mtp_weight * self.mtp + distillation_weight * self.distillation
 

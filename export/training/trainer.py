@@ -234,7 +234,7 @@ class Trainer:
                 }
                 batch = self._batch(rows)
                 layout, hidden = self._forward(batch, generator)
-                losses.append(torch.stack(self._vector(self._losses(hidden, layout, None))))
+                losses.append(self._losses(hidden, layout, None).stacked())
                 if self._blocks:
                     logits = self.model.logits(hidden, self._dtype)
                     prefixes.append(prefix_lengths(logits, layout, self.recipe.objective.block))
@@ -285,7 +285,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), schedule.clip_norm)
         with interrupts_held():  # from half an update nothing could go on as if uninterrupted
             self.optimizer.step()
-            self.sums += torch.stack(self._vector(losses)).detach()
+            self.sums += losses.stacked().detach()
             self.step += 1
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -309,10 +309,6 @@ class Trainer:
 
     def _joint_losses(self, hidden: Tensor, layout: Layout, teacher: Tensor | None) -> Losses:
         return joint_losses(self.model.logits(hidden, self._dtype), layout, teacher)
-
-    @staticmethod
-    def _vector(losses: Losses) -> list[Tensor]:
-        return [losses.ntp, losses.mtp, losses.distillation]
 
     def _batch(self, rows: dict[str, Any]) -> Batch:
         ids = [self.samplers[name].corpus.rows[index] for name, index in rows.items()]
