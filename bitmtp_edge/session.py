@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
-from .costs import costs_of
 from .decode import POLICIES, check_used
 from .decode.adaptive import Adaptive, default_min_prefix
 from .decode.costs import CostTable
@@ -30,6 +29,7 @@ from .decode.stopping import StopRules
 from .engines.base import Engine
 from .engines.registry import EngineOptions, open_engine
 from .errors import SettingError, UserError
+from .saved_costs import costs_of
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def command(
     facts = summarise(opened)
     costs = None
     if with_costs:
-        from ..costs import costs_of
+        from ..saved_costs import costs_of
 
         with engine.open(bundle) as session:
             costs = costs_of(

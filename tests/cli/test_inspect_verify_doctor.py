@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitmtp_edge import costs
+from bitmtp_edge import saved_costs
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.costs import Measurement
 from bitmtp_edge.decode.replay_states import ReplayStates
@@ -78,7 +78,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         times.append(1.0 + len(times))
         return Measurement(cost_table(states, lambda width: times[-1] * width, 0.0), 1.0)
 
-    monkeypatch.setattr(costs, "measure_costs", measure)
+    monkeypatch.setattr(saved_costs, "measure_costs", measure)
     return times
 
 

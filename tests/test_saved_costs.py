@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from bitmtp_edge import costs as module
+from bitmtp_edge import saved_costs as module
 from bitmtp_edge.bundle import Bundle
-from bitmtp_edge.costs import costs_of
 from bitmtp_edge.decode.adaptive import Adaptive, default_min_prefix
 from bitmtp_edge.decode.costs import STEADY, CostTable, Measurement, StepTime
 from bitmtp_edge.decode.policies import Hybrid
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine
+from bitmtp_edge.saved_costs import costs_of
 from bitmtp_edge.session import Session
 
 from .decode.trace_engine import cost_table
