@@ -1,5 +1,8 @@
 """Engine ``cpu``: the graph as a static plan of C calls over one arena, one plan per replay state.
 
+The memory and the C records are made once for the widest window of a graph: a narrower one uses the
+first rows of every tensor, so that its plan costs little (a block drafter has dozens of states).
+
 A step copies its window into the plan's inputs, makes one C call, and copies the outputs out:
 Python is not entered between operators.
 """
@@ -16,14 +19,12 @@ from numpy.typing import NDArray
 
 from ..bundle import Bundle
 from ..errors import UserError
-from ..operators import OPERATORS, Node, Spec
+from ..operators import OPERATORS, STEP_OUTPUTS, Node, Spec
 from . import cpu_library as lib
 from .arena import Lifetime, place
-from .base import Engine, ReplayState, StepOutput, Window
-from .cpu_operators import build_call
+from .base import Engine, ReplayState, Role, StepOutput, Window
+from .cpu_operators import build_call, narrow_call
 from .kv_buffer import KVBuffer, aligned_bytes
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 class CpuEngine(Engine):
@@ -59,6 +60,7 @@ class CpuEngine(Engine):
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
         self._weights = bundle.weights
         self._max_width = bundle.replay.max_width
+        self._graphs: dict[tuple[Role, bool], _Graph] = {}
         self._plans: dict[ReplayState, _Plan] = {}
         self._last: _Plan | None = None
         self._take(KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width))
@@ -92,19 +94,17 @@ class CpuEngine(Engine):
             grown = KVBuffer(self._nodes["verify"], segment, self._max_width)
             grown.copy_history(self._kv, rows)
             self._take(grown)
-            self._plans.clear()
-            self._last = None
+            self._forget_plans()
 
     def close(self) -> None:
         with self._turn:
-            self._plans.clear()
-            self._last = None
+            self._forget_plans()
             self._pool.close()
 
     def tensors(self) -> dict[str, NDArray[Any]] | None:
         if not self._keep_tensors or self._last is None:
             return None
-        seen = {**self._last.arrays, **self._kv.history}
+        seen = {**self._last.tensors(), **self._kv.history}
         return {name: array.copy() for name, array in seen.items()}
 
     def profile(self, state: ReplayState, window: Window) -> list[tuple[Node, int]]:
@@ -113,6 +113,11 @@ class CpuEngine(Engine):
             plan = self.plan(state)
             plan.set_window(window)
             return list(zip(plan.nodes, plan.run_profiled(), strict=True))
+
+    def _forget_plans(self) -> None:
+        self._graphs.clear()
+        self._plans.clear()
+        self._last = None
 
     def _take(self, kv: KVBuffer) -> None:
         self._kv = kv
@@ -128,15 +133,21 @@ class CpuEngine(Engine):
                 raise ValueError(
                     f"width {state.width} is not 1 .. {self._max_width}, the workspace"
                 )
-            if state.outputs < 1:
-                raise ValueError(f"{state.outputs} head slots, expected 1 or more")
-            plan = _Plan(self, state, self._keep_tensors, self._empty)
+            if not 1 <= state.outputs <= self._max_width:
+                raise ValueError(f"{state.outputs} head slots, expected 1 .. {self._max_width}")
+            plan = _Plan(self, state, self._graph(state.role, state.logits))
             self._plans[state] = plan
         return plan
 
+    def _graph(self, role: Role, logits: bool) -> _Graph:
+        graph = self._graphs.get((role, logits))
+        if graph is None:
+            graph = self._graphs[role, logits] = _Graph(self, role, logits)
+        return graph
+
 
 class _SharedBlock:
-    """Memory that all plans use, since only one of them runs at a time. Where a plan needs a larger
+    """Memory that all plans use, since only one of them runs at a time. Where one needs a larger
     block, those made before keep the one they have."""
 
     def __init__(self, purpose: str) -> None:
@@ -149,61 +160,86 @@ class _SharedBlock:
         return self._block
 
 
-class _Plan:
-    """The C calls of one replay state, their memory, and the arrays through which a step goes."""
+class _Graph:
+    """The C calls of a role's graph and the memory of its tensors, both for the widest window. Rows
+    that no step uses are pages that the system never hands out."""
 
-    def __init__(
-        self, engine: CpuEngine, state: ReplayState, keep_tensors: bool, empty: bool
-    ) -> None:
-        self._state = state
-        self.nodes = engine._nodes[state.role]
-        self._pool = engine._pool
-        self._kv = engine._kv
-        m, h = state.width, state.outputs
-        inputs: dict[str, Spec] = {
-            "token_ids": ("int32", (m,)),
-            "positions": ("int32", (m,)),
-            "mask": ("int32", (m, -(-m // 32))),
-            "history_length": ("int32", (1,)),
-            "kv4_length": ("int32", (1,)),
-            "head_slots": ("int32", (h,)),
-        }
-        specs = dict(inputs)
-        for node in self.nodes:
-            made = OPERATORS[node.op].output_specs(node.attributes, m, h)
-            for name, spec in zip(node.outputs, made, strict=False):
-                if name and name not in self._kv.workspace and (name != "logits" or state.logits):
-                    specs[name] = spec
-        offsets, size = place(_lifetimes(self.nodes, specs, set(inputs), keep_tensors))
+    def __init__(self, engine: CpuEngine, role: Role, logits: bool) -> None:
+        self.nodes = engine._nodes[role]
+        self._workspace = engine._kv.workspace
+        self._logits = logits
+        widest = engine._max_width
+        specs = self._specs(widest, widest)
+        inputs = set(_input_specs(widest, widest))
+        offsets, size = place(_lifetimes(self.nodes, specs, inputs, engine._keep_tensors))
         block = engine._arena.of(size)
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.frombuffer(block, dtype, math.prod(shape), offsets[name]).reshape(shape)
             for name, (dtype, shape) in specs.items()
         }
-        for name, rows in self._kv.workspace.items():
-            self.arrays[name] = rows[:m]
-        tensors = {**engine._weights, **self._kv.history, **self.arrays}
-        calls = [build_call(node, tensors, m, h) for node in self.nodes]
-        needs = [lib.workspace_bytes(op, record, self._pool.threads) for op, record in calls]
+        # Kept: what the records point at.
+        self._tensors = {
+            **engine._weights,
+            **engine._kv.history,
+            **self.arrays,
+            **self._workspace,
+        }
+        self.calls = [build_call(node, self._tensors, widest, widest) for node in self.nodes]
+
+    def view(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The tensor ``name`` of a narrower window, whose shape is ``shape``."""
+        return self.arrays[name].reshape(-1)[: math.prod(shape)].reshape(shape)
+
+    def tensors(self, m: int, h: int) -> dict[str, NDArray[Any]]:
+        """Every tensor of a step of ``m`` slots and ``h`` outputs, by name."""
+        made = {name: self.view(name, shape) for name, (_, shape) in self._specs(m, h).items()}
+        return {**made, **{name: rows[:m] for name, rows in self._workspace.items()}}
+
+    def _specs(self, m: int, h: int) -> dict[str, Spec]:
+        specs = _input_specs(m, h)
+        for node in self.nodes:
+            made = OPERATORS[node.op].output_specs(node.attributes, m, h)
+            for name, spec in zip(node.outputs, made, strict=False):
+                if name and name not in self._workspace and (name != "logits" or self._logits):
+                    specs[name] = spec
+        return specs
+
+
+class _Plan:
+    """The C calls of one replay state, and the arrays through which a step goes."""
+
+    def __init__(self, engine: CpuEngine, state: ReplayState, graph: _Graph) -> None:
+        self._state = state
+        self._graph = graph
+        self._pool = engine._pool
+        self.nodes = graph.nodes
+        m, h = state.width, state.outputs
+        for _, record in graph.calls:
+            narrow_call(record, m, h)
+        users = [(op, record) for op, record in graph.calls if hasattr(record, "workspace")]
+        needs = [lib.workspace_bytes(op, record, self._pool.threads) for op, record in users]
         self._workspace = engine._workspace.of(max(needs))
-        for (_, record), need in zip(calls, needs, strict=True):
-            if need:
-                record.workspace = self._workspace.ctypes.data
+        for _, record in users:
+            record.workspace = self._workspace.ctypes.data
         lib.select_isa(engine._isa)  # one setting of the library for all engines
         try:
-            self._plan = lib.Plan([] if empty else calls)
+            self._plan = lib.Plan([] if engine._empty else graph.calls)
         except lib.PlanError as error:
             raise UserError(f"{engine.bundle.path}: {error}: export the bundle again") from None
-        self._keep = tensors  # what the records point at
-        self._token_ids = self.arrays["token_ids"]
-        self._positions = self.arrays["positions"]
-        self._mask = self.arrays["mask"]
-        self._history_length = self.arrays["history_length"]
-        self._kv4_length = self.arrays["kv4_length"]
-        self._head_slots = self.arrays["head_slots"]
-        self._ids = self.arrays["next_token_ids"]
-        self._probability = self.arrays["probability"]
-        self._logits = self.arrays.get("logits")
+        inputs = {name: graph.view(name, shape) for name, (_, shape) in _input_specs(m, h).items()}
+        self._token_ids = inputs["token_ids"]
+        self._positions = inputs["positions"]
+        self._mask = inputs["mask"]
+        self._history_length = inputs["history_length"]
+        self._kv4_length = inputs["kv4_length"]
+        self._head_slots = inputs["head_slots"]
+        self._ids = graph.arrays["next_token_ids"][:h]
+        self._probability = graph.arrays["probability"][:h]
+        self._logits = graph.arrays["logits"][:h] if state.logits else None
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Every tensor of the step that ran last, by name."""
+        return self._graph.tensors(self._state.width, self._state.outputs)
 
     def set_window(self, window: Window) -> None:
         """Copies the step's inputs. ValueError where they are not of this plan's shape, or a head
@@ -236,6 +272,17 @@ class _Plan:
         return StepOutput(self._ids.copy(), self._probability.copy(), logits)
 
 
+def _input_specs(m: int, h: int) -> dict[str, Spec]:
+    return {
+        "token_ids": ("int32", (m,)),
+        "positions": ("int32", (m,)),
+        "mask": ("int32", (m, -(-m // 32))),
+        "history_length": ("int32", (1,)),
+        "kv4_length": ("int32", (1,)),
+        "head_slots": ("int32", (h,)),
+    }
+
+
 def _lifetimes(
     nodes: Sequence[Node], specs: Mapping[str, Spec], inputs: set[str], keep: bool
 ) -> dict[str, Lifetime]:
@@ -249,7 +296,7 @@ def _lifetimes(
         for name in node.inputs:
             last[name] = step
     end = len(nodes)
-    whole = inputs | {"next_token_ids", "probability", "logits"}
+    whole = inputs | set(STEP_OUTPUTS)
     lifetimes = {}
     for name, (dtype, shape) in specs.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize

@@ -214,3 +214,11 @@ def build_call(node: Node, tensors: Tensors, m: int, h: int) -> tuple[int, Any]:
     """
     op, builder = _BUILDERS[node.op]
     return op, builder(_Binder(node, tensors, m, h))
+
+
+def narrow_call(record: Any, m: int, h: int) -> None:
+    """Makes a call's record that of a narrower window, whose tensors are the first rows of what it
+    points at: no record holds another size that depends on the window."""
+    record.M = m
+    if isinstance(record, lib.GreedyHeadArgs):
+        record.h = h

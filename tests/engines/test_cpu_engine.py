@@ -194,13 +194,25 @@ def test_a_plan_is_made_once(engine: CpuEngine) -> None:
 
 
 def test_plans_of_any_order_share_the_arena(tiny_bundle: Bundle) -> None:
-    """A later, larger plan takes a larger arena; earlier plans go on working."""
+    """A later plan with logits takes a larger arena; earlier plans go on working."""
     with CpuEngine(tiny_bundle) as engine:
-        small = step(engine, TOKENS[:2], 0)
+        small = step(engine, TOKENS[:2], 0, logits=False)
         step(engine, TOKENS[:100], 0)
-        again = step(engine, TOKENS[:2], 0)
         gc.collect()
+        again = step(engine, TOKENS[:2], 0, logits=False)
         assert output_bits(small, 1) == output_bits(again, 1)
+
+
+@pytest.mark.parametrize("width", [1, 5, 33, 128])
+def test_a_plan_made_after_others_is_as_one_made_first(tiny_bundle: Bundle, width: int) -> None:
+    """Plans are made from the same records: none keeps a width or outputs of the one before."""
+    with CpuEngine(tiny_bundle) as first, CpuEngine(tiny_bundle) as later:
+        for before in (128, 2):
+            step(later, TOKENS[:before], 0)
+        got, want = (step(e, TOKENS[: width - width // 3], 0, width=width) for e in (later, first))
+        assert len(got.token_ids) == len(want.token_ids) == width - width // 3
+        for row in range(len(got.token_ids)):
+            assert output_bits(got, row) == output_bits(want, row)
 
 
 def test_kept_tensors_are_those_of_the_step(tiny_bundle: Bundle, engine: CpuEngine) -> None:
@@ -244,6 +256,7 @@ def test_states_out_of_range(engine: CpuEngine) -> None:
         replace(good, width=129),
         replace(good, width=0),
         replace(good, outputs=0),
+        replace(good, outputs=129),
     ):
         with pytest.raises(ValueError, match=r"segment|width|head slots"):
             engine.replay(state, window)
