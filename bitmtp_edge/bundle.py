@@ -45,7 +45,7 @@ _MOST_ROWS = {"segments": 1 << 28, "draft_widths": 1 << 12, "verify_widths": 1 <
 class ModelFacts:
     """Sizes of the model.
 
-    weights and kv are the export's recipes ("nested", "ternary"; "nested", "fp16").
+    weights ("nested", "ternary") and kv ("nested", "fp16"): how they are stored.
     draft_rows_final: a draft step's row has the bits of a verify step's. mask_embeddings: rows P of
     the trained mask table, 0 where the model has none; a block's i-th mask is row i, or the only
     row. block_attention: "causal", a mask sees the earlier masks of its block, or "full", all.

@@ -39,6 +39,7 @@ from bitmtp_edge.progress import Progress
 from bitmtp_edge.text.chat_template import ChatTemplate
 from bitmtp_edge.text.tokenizer import Tokenizer
 
+from .bundle_defaults import CHUNK, MIN_PREFIX, TAU, BundleDefaults, bundle_defaults
 from .checkpoints import open_checkpoint
 from .checkpoints.base import MASK_EMBEDDINGS, Checkpoint, ModelConfig, Stack
 from .checkpoints.rotary import rotary_table
@@ -48,7 +49,6 @@ from .graph import build_model, build_nodes
 from .model_tensors import Matrix, ModelTensors, model_tensors
 from .quantize.nested import quantize_nested
 from .quantize.smoothing import SmoothedCheckpoint, smooth
-from .recipes import CHUNK, MIN_PREFIX, TAU, Recipe, recipe_for
 from .target_folder import LOCK_FILE, new_folder, publish, resolve_target
 from .weights_file import WeightsWriter, lay_out
 
@@ -89,10 +89,10 @@ def export_bundle(
     # Values that are not finite are refused by name; NumPy's own warnings would only add lines.
     with np.errstate(all="ignore"), open_checkpoint(source) as checkpoint:
         config = checkpoint.config
-        recipe = recipe_for(checkpoint, weights)
-        kv = kv or recipe.kv
+        defaults = bundle_defaults(checkpoint, weights)
+        kv = kv or defaults.kv
         context = _checked_context(config, context)
-        replay = ReplayConfig(_segments(context), recipe.draft_widths, recipe.verify_widths)
+        replay = ReplayConfig(_segments(context), defaults.draft_widths, defaults.verify_widths)
         tensors = model_tensors(checkpoint, context + replay.max_width)
         text = checkpoint.text
         _check_ids(text, config.vocab_size, checkpoint.where)
@@ -113,10 +113,10 @@ def export_bundle(
                 FORMAT,
                 VERSION,
                 __version__,
-                _facts(checkpoint, recipe, context, kv),
+                _facts(checkpoint, defaults, context, kv),
                 tuple(sorted({node.op for nodes in graphs.values() for node in nodes})),
                 replay,
-                _decoding(text, recipe, kv),
+                _decoding(text, defaults, kv),
                 entries,
                 {role: tuple(_record(node) for node in nodes) for role, nodes in graphs.items()},
                 _file_entries(folder),
@@ -167,8 +167,8 @@ def _check_ids(text: TextAssets, vocab_size: int, where: str) -> None:
         )
 
 
-def _facts(checkpoint: Checkpoint, recipe: Recipe, context: int, kv: str) -> ModelFacts:
-    config, multi_token = checkpoint.config, recipe.multi_token
+def _facts(checkpoint: Checkpoint, defaults: BundleDefaults, context: int, kv: str) -> ModelFacts:
+    config, multi_token = checkpoint.config, defaults.multi_token
     return ModelFacts(
         name=checkpoint.name,
         family=config.family,
@@ -180,26 +180,26 @@ def _facts(checkpoint: Checkpoint, recipe: Recipe, context: int, kv: str) -> Mod
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         context=context,
-        weights=recipe.weights,
+        weights=defaults.weights,
         kv=kv,
         tied_embeddings=config.tied,
-        draft_rows_final=recipe.draft_rows_final,
+        draft_rows_final=defaults.draft_rows_final,
         mask_embeddings=multi_token.masks if multi_token else 0,
         block_attention=multi_token.attention if multi_token else "causal",
     )
 
 
-def _decoding(text: TextAssets, recipe: Recipe, kv: str) -> DecodingDefaults:
-    multi_token = recipe.multi_token
+def _decoding(text: TextAssets, defaults: BundleDefaults, kv: str) -> DecodingDefaults:
+    multi_token = defaults.multi_token
     return DecodingDefaults(
-        policy=recipe.policy,
-        gamma=recipe.gamma,
+        policy=defaults.policy,
+        gamma=defaults.gamma,
         block=multi_token.block if multi_token else None,
         tau=TAU if multi_token else None,
         min_prefix=MIN_PREFIX if multi_token else None,
         # Drafts that read KV4 would not be final, and a ternary model's are worth more as they are.
         kv4_from_segment=(
-            KV4_FROM_SEGMENT if kv == "nested" and not recipe.draft_rows_final else None
+            KV4_FROM_SEGMENT if kv == "nested" and not defaults.draft_rows_final else None
         ),
         recent_n=RECENT_TOKENS,
         stop_ids=tuple(text.stop_ids),

@@ -227,7 +227,7 @@ def test_a_config_that_does_not_fit(changes: dict[str, Any], message: str, folde
     _refused(folder.path, message)
 
 
-def test_the_recipe_asked_for_must_be_the_checkpoints(folder: Tiny, tmp_path: Path) -> None:
+def test_the_weights_asked_for_must_be_the_checkpoints(folder: Tiny, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds ternary codes: .* --weights ternary, not nested"):
         export_bundle(folder.path, tmp_path / "target", weights="nested")
     dense = write_folder(tmp_path / "dense")

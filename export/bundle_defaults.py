@@ -23,7 +23,7 @@ VERIFY_WIDTHS = (1, 2, 3, 5, 9, 17, CHUNK)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BundleDefaults:
     """weights: "nested" or "ternary". kv: "nested" or "fp16", unless the user says otherwise.
     draft_rows_final: the draft role reads the same weights as the verify role. gamma: None where
     it does. multi_token: None without mask embeddings.
@@ -39,28 +39,28 @@ class Recipe:
     multi_token: MultiToken | None = None
 
 
-def recipe_for(checkpoint: Checkpoint, asked: str | None) -> Recipe:
-    """The recipe of a checkpoint. UserError where the weights ``asked`` for are others than it can
-    give (None: whatever it has).
+def bundle_defaults(checkpoint: Checkpoint, asked: str | None) -> BundleDefaults:
+    """What a checkpoint's bundle is, unless the user says otherwise. UserError where the weights
+    ``asked`` for are others than it can give (None: whatever it has).
     """
     if isinstance(checkpoint, TernaryCheckpoint):
-        recipe = _ternary(checkpoint.multi_token)
+        defaults = _ternary(checkpoint.multi_token)
     else:
-        recipe = Recipe("nested", "nested", "nested", draft_rows_final=False, gamma=GAMMA)
-    if asked not in (None, recipe.weights):
-        held = "ternary codes" if recipe.weights == "ternary" else "no ternary codes"
+        defaults = BundleDefaults("nested", "nested", "nested", draft_rows_final=False, gamma=GAMMA)
+    if asked not in (None, defaults.weights):
+        held = "ternary codes" if defaults.weights == "ternary" else "no ternary codes"
         raise UserError(
-            f"{checkpoint.where} holds {held}: it is exported with --weights {recipe.weights}, "
+            f"{checkpoint.where} holds {held}: it is exported with --weights {defaults.weights}, "
             f"not {asked}"
         )
-    return recipe
+    return defaults
 
 
-def _ternary(multi_token: MultiToken | None) -> Recipe:
+def _ternary(multi_token: MultiToken | None) -> BundleDefaults:
     if multi_token is None:
-        return Recipe("ternary", "fp16", "ar", draft_rows_final=True)
+        return BundleDefaults("ternary", "fp16", "ar", draft_rows_final=True)
     block = multi_token.block
-    return Recipe(
+    return BundleDefaults(
         "ternary",
         "fp16",
         "hybrid",
