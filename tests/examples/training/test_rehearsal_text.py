@@ -14,7 +14,7 @@ from bitmtp_edge.export.training.recipe import read_recipe
 if sys.version_info < (3, 11):
     pytest.importorskip("tomli", reason="tomli is not installed: it comes with the extra 'train'")
 
-TRAINING = Path(__file__).parents[2] / "examples" / "training"
+TRAINING = Path(__file__).parents[3] / "examples" / "training"
 
 
 def write_text(folder: Path) -> Path:
