@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.cli import main
 
 from ..export.tiny_models import write_folder
+
+BLOCKS = ("--policy", "ar", "--policy", "speculative", "--policy", "hybrid")
+SHORT = ("--repeat", 1, "--max-new-tokens", 24)
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +53,11 @@ class Done:
         return self.err
 
 
+Verb = Callable[..., Done]
+
+
 @pytest.fixture
-def verb(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def verb(capsys: pytest.CaptureFixture[str]) -> Verb:
     """Runs `bitmtp-edge` in this process."""
 
     def run(*arguments: object) -> Done:
@@ -58,3 +66,21 @@ def verb(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
         return Done(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A file of two prompts for bench."""
+    path = tmp_path / "prompts.txt"
+    path.write_text("the hat\n\nan inn\n")
+    return path
+
+
+@pytest.fixture
+def block_bundle(
+    tiny_ternary_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A bundle with mask embeddings, to which costs may be written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(tiny_ternary_bundle.path, tmp_path / "blocks")
+    return tmp_path / "blocks"

@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -19,9 +19,8 @@ import pytest
 
 from bitmtp_edge.session import Session
 
-from .conftest import Done
+from .conftest import Verb
 
-Verb = Callable[..., Done]
 Messages = list[dict[str, str]]
 
 

@@ -17,9 +17,8 @@ from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.decode.loop import Decoder
 from bitmtp_edge.session import Session
 
-from .conftest import Done
+from .conftest import Verb
 
-Verb = Callable[..., Done]
 SHORT = ("--max-new-tokens", 12)
 
 

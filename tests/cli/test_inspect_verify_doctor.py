@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,7 @@ from bitmtp_edge.inspection import summarise
 
 from ..damage import link_copy, replace_file
 from ..decode.trace_engine import cost_table
-from .conftest import Done
-
-Verb = Callable[..., Done]
+from .conftest import Verb
 
 
 def test_inspect(verb: Verb, tiny_bundle: Bundle) -> None:

@@ -18,9 +18,8 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.session import Session
 
 from ..decode.trace_engine import cost_table
-from .conftest import Done
+from .conftest import Done, Verb
 
-Verb = Callable[..., Done]
 KEYS = {
     "text",
     "token_ids",
