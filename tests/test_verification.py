@@ -13,8 +13,8 @@ import pytest
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines import cpu
 from bitmtp_edge.engines.base import StepOutput, Window
-from bitmtp_edge.engines.cpu_operators import build_call
 from bitmtp_edge.engines.kv_buffer import aligned_bytes
+from bitmtp_edge.engines.operator_records import build_call
 from bitmtp_edge.engines.registry import ENGINES
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.export.pipeline import export_bundle

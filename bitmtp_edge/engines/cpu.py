@@ -23,7 +23,7 @@ from ..operators import OPERATORS, STEP_OUTPUTS, Node, Spec
 from . import cpu_library as lib
 from .arena import Lifetime, place
 from .base import Engine, ReplayState, Role, StepOutput, Window
-from .cpu_operators import build_call, narrow_call
+from .operator_records import build_call, narrow_call
 from .kv_buffer import KVBuffer, aligned_bytes
 
 

@@ -1,166 +1,33 @@
-"""The CPU library through ctypes: the mirror of plugins/include/bitmtp/abi.h.
-
-Records hold plain addresses. Whoever fills one keeps the arrays behind it alive.
-"""
+"""The CPU library through ctypes: instruction sets, teams of threads, plans, promotion."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.resources
 import os
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_void_p
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-
-ABI_VERSION = 1
-
-FP16, INT8, TERNARY, DUAL = range(4)
-(
-    TOKEN_EMBEDDING,
-    RMS_NORM_QUANT,
-    TERNARY_LINEAR,
-    DUAL_PLANE_LINEAR,
-    NESTED_KV_ATTENTION,
-    GATED_ACT_QUANT,
-    GREEDY_HEAD,
-) = range(7)
-KV_FP16, KV_NESTED = range(2)
-SILU, RELU2 = range(2)
+from . import abi
+from .native_library import Functions, load
 
 
 class PlanError(ValueError):
     """The library refused an operator's record: a size, kind or pointer in it is not valid."""
 
 
-# ---- records, with the field order of abi.h ------------------------------------------------------
-
-
-class Weight(ctypes.Structure):
-    _fields_ = (
-        ("table", c_void_p),
-        ("refinement", c_void_p),
-        ("scales", c_void_p),
-        ("kind", c_int32),
-        ("rows", c_int32),
-        ("width", c_int32),
-        ("group_size", c_int32),
-    )
-
-
-class TokenEmbeddingArgs(ctypes.Structure):
-    _fields_ = (
-        ("token_ids", c_void_p),
-        ("mask_embeddings", c_void_p),
-        ("weight", Weight),
-        ("hidden", c_void_p),
-        ("M", c_int32),
-        ("P", c_int32),
-    )
-
-
-class RmsNormQuantArgs(ctypes.Structure):
-    _fields_ = (
-        ("hidden", c_void_p),
-        ("weight", c_void_p),
-        ("codes", c_void_p),
-        ("scale", c_void_p),
-        ("epsilon", c_float),
-        ("M", c_int32),
-        ("K", c_int32),
-    )
-
-
-class LinearArgs(ctypes.Structure):
-    _fields_ = (
-        ("codes", c_void_p),
-        ("act_scale", c_void_p),
-        ("weight", Weight),
-        ("residual", c_void_p),
-        ("out", c_void_p),
-        ("M", c_int32),
-    )
-
-
-class NestedKVAttentionArgs(ctypes.Structure):
-    _fields_ = (
-        ("qkv", c_void_p),
-        ("positions", c_void_p),
-        ("mask", c_void_p),
-        ("history_length", c_void_p),
-        ("kv4_length", c_void_p),
-        ("rotary", c_void_p),
-        ("history", c_void_p),
-        ("history_refinement", c_void_p),
-        ("history_scale", c_void_p),
-        ("qkv_bias", c_void_p),
-        ("q_norm", c_void_p),
-        ("k_norm", c_void_p),
-        ("sub_norm", c_void_p),
-        ("codes", c_void_p),
-        ("scale", c_void_p),
-        ("new_rows", c_void_p),
-        ("new_refinement", c_void_p),
-        ("new_scale", c_void_p),
-        ("workspace", c_void_p),
-        ("softmax_scale", c_float),
-        ("epsilon", c_float),
-        ("M", c_int32),
-        ("H", c_int32),
-        ("Hkv", c_int32),
-        ("D", c_int32),
-        ("capacity", c_int32),
-        ("rotary_rows", c_int32),
-        ("kv_kind", c_int32),
-    )
-
-
-class GatedActQuantArgs(ctypes.Structure):
-    _fields_ = (
-        ("gate_up", c_void_p),
-        ("sub_norm", c_void_p),
-        ("codes", c_void_p),
-        ("scale", c_void_p),
-        ("epsilon", c_float),
-        ("M", c_int32),
-        ("F", c_int32),
-        ("activation", c_int32),
-    )
-
-
-class GreedyHeadArgs(ctypes.Structure):
-    _fields_ = (
-        ("codes", c_void_p),
-        ("act_scale", c_void_p),
-        ("head_slots", c_void_p),
-        ("weight", Weight),
-        ("token_ids", c_void_p),
-        ("probability", c_void_p),
-        ("logits", c_void_p),
-        ("workspace", c_void_p),
-        ("M", c_int32),
-        ("h", c_int32),
-        ("top_k", c_int32),
-    )
-
-
 class _Call(ctypes.Structure):
     _fields_ = (("op", c_int32), ("args", c_void_p))
 
 
-class _KVPlane(ctypes.Structure):
-    _fields_ = (("base", c_void_p), ("row_bytes", c_int64))
-
-
 # ---- the library ---------------------------------------------------------------------------------
 
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_FUNCTIONS: Functions = {
     "bitmtp_cpu_abi_version": (c_int32, ()),
     "bitmtp_cpu_isas": (c_char_p, ()),
     "bitmtp_cpu_select_isa": (c_int32, (c_char_p,)),
@@ -175,32 +42,14 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bitmtp_cpu_plan_destroy": (None, (c_void_p,)),
     "bitmtp_cpu_promote": (
         None,
-        (POINTER(_KVPlane), c_int32, c_int64, POINTER(c_int32), c_int32, c_int64),
+        (POINTER(abi.KVPlane), c_int32, c_int64, POINTER(c_int32), c_int32, c_int64),
     ),
 }
-_FILE = "libbitmtp_cpu.so"
-_REINSTALL = "reinstall with  pip install ."
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    try:
-        # A package of its own: in an editable install it lies apart from the sources.
-        file = importlib.resources.files("bitmtp_edge._lib") / _FILE
-        with importlib.resources.as_file(file) as path:
-            library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype = result
-            function.argtypes = arguments
-    except ModuleNotFoundError:
-        raise UserError(f"the CPU library is not installed: {_REINSTALL}") from None
-    except (OSError, AttributeError) as error:
-        raise UserError(f"the CPU library does not load ({error}): {_REINSTALL}") from None
-    found = library.bitmtp_cpu_abi_version()
-    if found != ABI_VERSION:
-        raise UserError(f"{_FILE} has ABI version {found}, expected {ABI_VERSION}: {_REINSTALL}")
-    return library
+    return load("libbitmtp_cpu.so", "CPU", _FUNCTIONS, "reinstall with  pip install .")
 
 
 def isas() -> list[str]:
@@ -318,8 +167,8 @@ class KVPlanes:
         self._planes = tuple(planes)
         self._capacity = capacity
         self._workspace = min(plane.shape[0] for plane in planes) - capacity
-        self._records = (_KVPlane * len(planes))(
-            *(_KVPlane(plane.ctypes.data, plane.strides[0]) for plane in planes)
+        self._records = (abi.KVPlane * len(planes))(
+            *(abi.KVPlane(plane.ctypes.data, plane.strides[0]) for plane in planes)
         )
 
     def promote(self, rows: Sequence[int], at: int) -> None:

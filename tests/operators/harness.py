@@ -14,7 +14,7 @@ from onnx import helper
 
 from bitmtp_edge.engines import cpu_library as lib
 from bitmtp_edge.engines import onnxruntime as ort_engine
-from bitmtp_edge.engines.cpu_operators import build_call
+from bitmtp_edge.engines.operator_records import build_call
 from bitmtp_edge.export.operators import OPSET, model_node, reference_function
 from bitmtp_edge.operators import OPERATORS, Attributes, Node
 

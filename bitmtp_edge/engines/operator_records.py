@@ -1,4 +1,4 @@
-"""Graph nodes to the C records of the CPU library, with every shape checked before C sees it.
+"""Graph nodes to the C records of both libraries, with every shape checked before C sees it.
 
 One function an operator; the records are those of plugins/include/bitmtp/abi.h.
 """
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from .. import layout
 from ..errors import UserError
 from ..operators import OPERATORS, Node, kv_row_specs
-from . import cpu_library as lib
+from . import abi
 
 Tensors = Mapping[str, NDArray[Any]]
-_KINDS = {"fp16": lib.FP16, "int8": lib.INT8, "ternary": lib.TERNARY, "dual": lib.DUAL}
+_KINDS = {"fp16": abi.FP16, "int8": abi.INT8, "ternary": abi.TERNARY, "dual": abi.DUAL}
 
 
 class _Binder:
@@ -69,7 +69,7 @@ class _Binder:
             )
         return array.ctypes.data
 
-    def weight(self, kind: str, table: str) -> lib.Weight:
+    def weight(self, kind: str, table: str) -> abi.Weight:
         rows, width = self.integer("rows"), self.integer("width")
         group_size = self.integer("group_size")
         if kind not in _KINDS or group_size not in (0, 64, 128):
@@ -77,7 +77,7 @@ class _Binder:
                 f"node {self.node.name!r}: weight kind {kind!r} with groups of {group_size} is "
                 "not one this SDK knows: export the bundle again"
             )
-        record = lib.Weight(kind=_KINDS[kind], rows=rows, width=width, group_size=group_size)
+        record = abi.Weight(kind=_KINDS[kind], rows=rows, width=width, group_size=group_size)
         if kind == "fp16":
             record.table = self.pointer(table, "float16", (rows, width))
             return record
@@ -100,7 +100,7 @@ class _Binder:
 def _token_embedding(b: _Binder) -> ctypes.Structure:
     width = b.integer("width")
     masks = b.array("mask_embeddings")
-    return lib.TokenEmbeddingArgs(
+    return abi.TokenEmbeddingArgs(
         token_ids=b.pointer("token_ids", "int32", (b.m,)),
         mask_embeddings=b.pointer("mask_embeddings", "float32", (-1, width)),
         weight=b.weight(b.text("kind"), "table"),
@@ -113,7 +113,7 @@ def _token_embedding(b: _Binder) -> ctypes.Structure:
 def _rms_norm_quant(b: _Binder) -> ctypes.Structure:
     width = b.integer("width")
     outputs = b.outputs()
-    return lib.RmsNormQuantArgs(
+    return abi.RmsNormQuantArgs(
         hidden=b.pointer("hidden", "float32", (b.m, width)),
         weight=b.pointer("weight", "float32", (width,)),
         codes=outputs["codes"],
@@ -125,7 +125,7 @@ def _rms_norm_quant(b: _Binder) -> ctypes.Structure:
 
 
 def _linear(b: _Binder, kind: str, table: str) -> ctypes.Structure:
-    return lib.LinearArgs(
+    return abi.LinearArgs(
         **b.codes(b.integer("width")),
         weight=b.weight(kind, table),
         residual=b.pointer("residual", "float32", (b.m, b.integer("rows"))),
@@ -142,7 +142,7 @@ def _nested_kv_attention(b: _Binder) -> ctypes.Structure:
     capacity = history.shape[0]
     planes = [*kv_row_specs(b.node.attributes, capacity)]
     ports = ("history", "history_refinement", "history_scale")
-    return lib.NestedKVAttentionArgs(
+    return abi.NestedKVAttentionArgs(
         qkv=b.pointer("qkv", "float32", (b.m, width)),
         positions=b.pointer("positions", "int32", (b.m,)),
         mask=b.pointer("mask", "int32", (b.m, -(-b.m // 32))),
@@ -162,7 +162,7 @@ def _nested_kv_attention(b: _Binder) -> ctypes.Structure:
         D=dim,
         capacity=capacity,
         rotary_rows=rotary.shape[0],
-        kv_kind=lib.KV_FP16 if b.text("kv") == "fp16" else lib.KV_NESTED,
+        kv_kind=abi.KV_FP16 if b.text("kv") == "fp16" else abi.KV_NESTED,
         **b.outputs(),
     )
 
@@ -170,7 +170,7 @@ def _nested_kv_attention(b: _Binder) -> ctypes.Structure:
 def _gated_act_quant(b: _Binder) -> ctypes.Structure:
     width = b.integer("width")
     outputs = b.outputs()
-    return lib.GatedActQuantArgs(
+    return abi.GatedActQuantArgs(
         gate_up=b.pointer("gate_up", "float32", (b.m, 2 * width)),
         sub_norm=b.pointer("sub_norm", "float32", (width,)),
         codes=outputs["codes"],
@@ -178,12 +178,12 @@ def _gated_act_quant(b: _Binder) -> ctypes.Structure:
         epsilon=b.real("epsilon"),
         M=b.m,
         F=width,
-        activation=lib.RELU2 if b.text("activation") == "relu2" else lib.SILU,
+        activation=abi.RELU2 if b.text("activation") == "relu2" else abi.SILU,
     )
 
 
 def _greedy_head(b: _Binder) -> ctypes.Structure:
-    return lib.GreedyHeadArgs(
+    return abi.GreedyHeadArgs(
         **b.codes(b.integer("width")),
         head_slots=b.pointer("head_slots", "int32", (b.h,)),
         weight=b.weight(b.text("kind"), "table"),
@@ -195,13 +195,13 @@ def _greedy_head(b: _Binder) -> ctypes.Structure:
 
 
 _BUILDERS: dict[str, tuple[int, Callable[[_Binder], ctypes.Structure]]] = {
-    "TokenEmbedding": (lib.TOKEN_EMBEDDING, _token_embedding),
-    "RmsNormQuant": (lib.RMS_NORM_QUANT, _rms_norm_quant),
-    "TernaryLinear": (lib.TERNARY_LINEAR, lambda b: _linear(b, "ternary", "packed")),
-    "DualPlaneLinear": (lib.DUAL_PLANE_LINEAR, lambda b: _linear(b, "dual", "base")),
-    "NestedKVAttention": (lib.NESTED_KV_ATTENTION, _nested_kv_attention),
-    "GatedActQuant": (lib.GATED_ACT_QUANT, _gated_act_quant),
-    "GreedyHead": (lib.GREEDY_HEAD, _greedy_head),
+    "TokenEmbedding": (abi.TOKEN_EMBEDDING, _token_embedding),
+    "RmsNormQuant": (abi.RMS_NORM_QUANT, _rms_norm_quant),
+    "TernaryLinear": (abi.TERNARY_LINEAR, lambda b: _linear(b, "ternary", "packed")),
+    "DualPlaneLinear": (abi.DUAL_PLANE_LINEAR, lambda b: _linear(b, "dual", "base")),
+    "NestedKVAttention": (abi.NESTED_KV_ATTENTION, _nested_kv_attention),
+    "GatedActQuant": (abi.GATED_ACT_QUANT, _gated_act_quant),
+    "GreedyHead": (abi.GREEDY_HEAD, _greedy_head),
 }
 
 
@@ -220,5 +220,5 @@ def narrow_call(record: Any, m: int, h: int) -> None:
     """Makes a call's record that of a narrower window, whose tensors are the first rows of what it
     points at: no record holds another size that depends on the window."""
     record.M = m
-    if isinstance(record, lib.GreedyHeadArgs):
+    if isinstance(record, abi.GreedyHeadArgs):
         record.h = h
