@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,20 @@ from numpy.typing import NDArray
 
 from ..bundle import Bundle
 from ..errors import UserError
-from ..operators import OPERATORS, STEP_OUTPUTS, Node, Spec
+from ..operators import Node, Spec
 from . import cpu_library as lib
-from .arena import Lifetime, place
+from .arena import place
 from .base import Engine, ReplayState, Role, StepOutput, Window
-from .operator_records import build_call, narrow_call
 from .kv_buffer import KVBuffer, aligned_bytes
+from .operator_records import build_call, narrow_call
+from .step_layout import (
+    SharedBlock,
+    StepInputs,
+    check_state,
+    lifetimes,
+    narrowed,
+    tensor_specs,
+)
 
 
 class CpuEngine(Engine):
@@ -64,8 +72,8 @@ class CpuEngine(Engine):
         self._plans: dict[ReplayState, _Plan] = {}
         self._last: _Plan | None = None
         self._take(KVBuffer(self._nodes["verify"], bundle.replay.segments[0], self._max_width))
-        self._arena = _SharedBlock("the tensors of a step")
-        self._workspace = _SharedBlock("the workspace of a step")
+        self._arena = SharedBlock(lambda size: aligned_bytes(size, "the tensors of a step"))
+        self._workspace = SharedBlock(lambda size: aligned_bytes(size, "the workspace of a step"))
 
     @property
     def segment(self) -> int:
@@ -78,7 +86,7 @@ class CpuEngine(Engine):
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
         with self._turn:
             plan = self.plan(state)
-            plan.set_window(window)
+            plan.inputs.take(window)
             plan.run()
             self._last = plan
             return plan.output()
@@ -111,7 +119,7 @@ class CpuEngine(Engine):
         """One step, and the nanoseconds that each node took."""
         with self._turn:
             plan = self.plan(state)
-            plan.set_window(window)
+            plan.inputs.take(window)
             return list(zip(plan.nodes, plan.run_profiled(), strict=True))
 
     def _forget_plans(self) -> None:
@@ -127,14 +135,7 @@ class CpuEngine(Engine):
         """The plan of a replay state, made at its first use."""
         plan = self._plans.get(state)
         if plan is None:
-            if state.segment != self._kv.capacity:
-                raise ValueError(f"segment {state.segment} is not in use ({self._kv.capacity} is)")
-            if not 1 <= state.width <= self._max_width:
-                raise ValueError(
-                    f"width {state.width} is not 1 .. {self._max_width}, the workspace"
-                )
-            if not 1 <= state.outputs <= self._max_width:
-                raise ValueError(f"{state.outputs} head slots, expected 1 .. {self._max_width}")
+            check_state(state, self._kv.capacity, self._max_width)
             plan = _Plan(self, state, self._graph(state.role, state.logits))
             self._plans[state] = plan
         return plan
@@ -144,20 +145,6 @@ class CpuEngine(Engine):
         if graph is None:
             graph = self._graphs[role, logits] = _Graph(self, role, logits)
         return graph
-
-
-class _SharedBlock:
-    """Memory that all plans use, since only one of them runs at a time. Where one needs a larger
-    block, those made before keep the one they have."""
-
-    def __init__(self, purpose: str) -> None:
-        self._purpose = purpose
-        self._block = aligned_bytes(0, purpose)
-
-    def of(self, size: int) -> NDArray[np.uint8]:
-        if size > self._block.size:
-            self._block = aligned_bytes(size, self._purpose)
-        return self._block
 
 
 class _Graph:
@@ -170,8 +157,7 @@ class _Graph:
         self._logits = logits
         widest = engine._max_width
         specs = self._specs(widest, widest)
-        inputs = set(_input_specs(widest, widest))
-        offsets, size = place(_lifetimes(self.nodes, specs, inputs, engine._keep_tensors))
+        offsets, size = place(lifetimes(self.nodes, specs, engine._keep_tensors))
         block = engine._arena.of(size)
         self.arrays: dict[str, NDArray[Any]] = {
             name: np.frombuffer(block, dtype, math.prod(shape), offsets[name]).reshape(shape)
@@ -186,23 +172,14 @@ class _Graph:
         }
         self.calls = [build_call(node, self._tensors, widest, widest) for node in self.nodes]
 
-    def view(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The tensor ``name`` of a narrower window, whose shape is ``shape``."""
-        return self.arrays[name].reshape(-1)[: math.prod(shape)].reshape(shape)
-
     def tensors(self, m: int, h: int) -> dict[str, NDArray[Any]]:
         """Every tensor of a step of ``m`` slots and ``h`` outputs, by name."""
-        made = {name: self.view(name, shape) for name, (_, shape) in self._specs(m, h).items()}
+        specs = self._specs(m, h)
+        made = {name: narrowed(self.arrays[name], shape) for name, (_, shape) in specs.items()}
         return {**made, **{name: rows[:m] for name, rows in self._workspace.items()}}
 
     def _specs(self, m: int, h: int) -> dict[str, Spec]:
-        specs = _input_specs(m, h)
-        for node in self.nodes:
-            made = OPERATORS[node.op].output_specs(node.attributes, m, h)
-            for name, spec in zip(node.outputs, made, strict=False):
-                if name and name not in self._workspace and (name != "logits" or self._logits):
-                    specs[name] = spec
-        return specs
+        return tensor_specs(self.nodes, m, h, self._workspace, self._logits)
 
 
 class _Plan:
@@ -213,9 +190,9 @@ class _Plan:
         self._graph = graph
         self._pool = engine._pool
         self.nodes = graph.nodes
-        m, h = state.width, state.outputs
+        h = state.outputs
         for _, record in graph.calls:
-            narrow_call(record, m, h)
+            narrow_call(record, state.width, h)
         users = [(op, record) for op, record in graph.calls if hasattr(record, "workspace")]
         needs = [lib.workspace_bytes(op, record, self._pool.threads) for op, record in users]
         self._workspace = engine._workspace.of(max(needs))
@@ -226,13 +203,7 @@ class _Plan:
             self._plan = lib.Plan([] if engine._empty else graph.calls)
         except lib.PlanError as error:
             raise UserError(f"{engine.bundle.path}: {error}: export the bundle again") from None
-        inputs = {name: graph.view(name, shape) for name, (_, shape) in _input_specs(m, h).items()}
-        self._token_ids = inputs["token_ids"]
-        self._positions = inputs["positions"]
-        self._mask = inputs["mask"]
-        self._history_length = inputs["history_length"]
-        self._kv4_length = inputs["kv4_length"]
-        self._head_slots = inputs["head_slots"]
+        self.inputs = StepInputs(state, graph.arrays)
         self._ids = graph.arrays["next_token_ids"][:h]
         self._probability = graph.arrays["probability"][:h]
         self._logits = graph.arrays["logits"][:h] if state.logits else None
@@ -240,26 +211,6 @@ class _Plan:
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Every tensor of the step that ran last, by name."""
         return self._graph.tensors(self._state.width, self._state.outputs)
-
-    def set_window(self, window: Window) -> None:
-        """Copies the step's inputs. ValueError where they are not of this plan's shape, or a head
-        slot is none of the window's: the kernels read the rows that these name."""
-        if (
-            window.token_ids.shape != self._token_ids.shape
-            or window.positions.shape != self._positions.shape
-            or window.mask.shape != self._mask.shape
-            or window.head_slots.shape != self._head_slots.shape
-        ):
-            raise ValueError(f"the window is not one of {self._state}")
-        slots = window.head_slots.tolist()
-        if not 0 <= min(slots) <= max(slots) < self._state.width:
-            raise ValueError(f"head slots {slots} are not slots of {self._state.width}")
-        self._token_ids[:] = window.token_ids
-        self._positions[:] = window.positions
-        self._mask[:] = window.mask
-        self._history_length[0] = window.history_length
-        self._kv4_length[0] = window.kv4_length
-        self._head_slots[:] = window.head_slots
 
     def run(self) -> None:
         self._plan.run(self._pool)
@@ -270,38 +221,3 @@ class _Plan:
     def output(self) -> StepOutput:
         logits = None if self._logits is None else self._logits.copy()
         return StepOutput(self._ids.copy(), self._probability.copy(), logits)
-
-
-def _input_specs(m: int, h: int) -> dict[str, Spec]:
-    return {
-        "token_ids": ("int32", (m,)),
-        "positions": ("int32", (m,)),
-        "mask": ("int32", (m, -(-m // 32))),
-        "history_length": ("int32", (1,)),
-        "kv4_length": ("int32", (1,)),
-        "head_slots": ("int32", (h,)),
-    }
-
-
-def _lifetimes(
-    nodes: Sequence[Node], specs: Mapping[str, Spec], inputs: set[str], keep: bool
-) -> dict[str, Lifetime]:
-    """Lifetime of every tensor; inputs and outputs live throughout, as all do with ``keep``."""
-    first: dict[str, int] = dict.fromkeys(inputs, 0)
-    last: dict[str, int] = {}
-    for step, node in enumerate(nodes):
-        for name in node.outputs:
-            first.setdefault(name, step)
-            last[name] = step
-        for name in node.inputs:
-            last[name] = step
-    end = len(nodes)
-    whole = inputs | set(STEP_OUTPUTS)
-    lifetimes = {}
-    for name, (dtype, shape) in specs.items():
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        always = keep or name in whole
-        lifetimes[name] = Lifetime(
-            size, 0 if always else first[name], end if always else last[name]
-        )
-    return lifetimes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,31 @@ def aligned_bytes(size: int, purpose: str) -> NDArray[np.uint8]:
     return raw[start : start + size]
 
 
+@dataclass(frozen=True)
+class KVPlane:
+    """One plane of a KV buffer. history, rows: names of the tensors that are its history and its
+    workspace. spec: of both together. offset: in the buffer, in bytes."""
+
+    history: str
+    rows: str
+    spec: Spec
+    offset: int
+
+
+def kv_planes(nodes: Sequence[Node], slots: int) -> tuple[list[KVPlane], int]:
+    """The planes of ``slots`` rows that the attention nodes among ``nodes`` ask for, and the bytes
+    of them all."""
+    planes, end = [], 0
+    for node in nodes:
+        if node.op == "NestedKVAttention":
+            for (history, rows), spec in zip(
+                KV_PORTS, kv_row_specs(node.attributes, slots), strict=False
+            ):
+                planes.append(KVPlane(node.input(history), node.output(rows), spec, end))
+                end += _bytes(spec)
+    return planes, end
+
+
 class KVBuffer:
     """Planes of every layer, slot-major: ``history`` and ``workspace`` views by tensor name.
 
@@ -48,22 +74,14 @@ class KVBuffer:
         self.history: dict[str, NDArray[np.generic]] = {}
         self.workspace: dict[str, NDArray[np.generic]] = {}
         slots = capacity + max_width
-        layout: list[tuple[str, str, Spec]] = []  # history's name, new rows' name, spec
-        for node in nodes:
-            if node.op == "NestedKVAttention":
-                for (history, rows), spec in zip(
-                    KV_PORTS, kv_row_specs(node.attributes, slots), strict=False
-                ):
-                    layout.append((node.input(history), node.output(rows), spec))
-        sizes = [_bytes(spec) for *_, spec in layout]
-        block = aligned_bytes(sum(sizes), f"a KV buffer of {slots} rows")
-        offset = 0
-        for (history, rows, (dtype, shape)), size in zip(layout, sizes, strict=True):
-            array = np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
-            offset += size
+        planes, size = kv_planes(nodes, slots)
+        block = aligned_bytes(size, f"a KV buffer of {slots} rows")
+        for plane in planes:
+            dtype, shape = plane.spec
+            array = np.frombuffer(block, dtype, math.prod(shape), plane.offset).reshape(shape)
             self.planes.append(array)
-            self.history[history] = array[:capacity]
-            self.workspace[rows] = array[capacity:]
+            self.history[plane.history] = array[:capacity]
+            self.workspace[plane.rows] = array[capacity:]
 
     def promote(self, rows: Sequence[int], at: int) -> None:
         """Copies workspace rows ``rows`` to history rows ``at, at+1, ...``. ValueError for rows
