@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .decode import POLICIES
 from .errors import UserError
-from .graph_check import check_nodes
+from .graph_check import check_facts, check_nodes
 from .operators import Node
 from .records import read_record
 
@@ -71,7 +71,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """Replay states (DESIGN section 4): geometric history segments and the widths of each role,
+    """Replay states (docs/architecture.md): geometric history segments and the widths of each role,
     ascending."""
 
     segments: tuple[int, ...]
@@ -213,8 +213,10 @@ class Bundle:
         bundle._check_tensors(where)
         bundle._check_mask_table(where)
         shapes = {name: entry.shape for name, entry in bundle.tensors.items()}
-        for role in GRAPH_FILES:
-            check_nodes(bundle.nodes(role), bundle.model, shapes, f"{where}: graphs.{role}")
+        graphs = {role: bundle.nodes(role) for role in GRAPH_FILES}
+        for role, nodes in graphs.items():
+            check_nodes(nodes, bundle.model, shapes, f"{where}: graphs.{role}")
+        check_facts(graphs, manifest, where)
         return bundle
 
     def file(self, name: str) -> Path:

@@ -13,7 +13,7 @@ from .errors import UserError
 from .operators import OPERATORS, STEP_INPUTS, STEP_OUTPUTS, Node, Operator, kv_names
 
 if TYPE_CHECKING:
-    from .bundle import ModelFacts
+    from .bundle import Manifest, ModelFacts
 
 _CHOICES: dict[str, tuple[int | str, ...]] = {
     "kind": ("fp16", "int8", "ternary", "dual"),
@@ -21,6 +21,8 @@ _CHOICES: dict[str, tuple[int | str, ...]] = {
     "activation": ("silu", "relu2"),
     "group_size": (0, 64, 128),
 }
+_WEIGHTS = {"DualPlaneLinear": "nested", "TernaryLinear": "ternary"}  # ModelFacts.weights
+_TABLES = ("TokenEmbedding", "GreedyHead")
 _MOST = 2**31 - 1
 _HISTORY = ("history", "history_refinement", "history_scale")
 _ROWS = ("new_rows", "new_refinement", "new_scale")
@@ -73,6 +75,25 @@ def check_nodes(
         raise UserError(f"{where}: {layer} attention nodes, model.num_layers is {model.num_layers}")
 
 
+def check_facts(graphs: Mapping[str, Sequence[Node]], manifest: Manifest, where: str) -> None:
+    """Checks what ``manifest`` says of its graphs as a whole. graphs: the nodes of each role, that
+    :func:`check_nodes` has passed. where: what an error names. Raises UserError."""
+    model, nodes = manifest.model, [node for role in graphs.values() for node in role]
+    operators = sorted({node.op for node in nodes})
+    weights = [_WEIGHTS[op] for op in operators if op in _WEIGHTS]
+    tables = {node.input("table") for node in nodes if node.op in _TABLES}
+    for name, told, found in (
+        ("operators", list(manifest.operators), operators),
+        ("model.weights", model.weights, " and ".join(weights)),
+        ("model.tied_embeddings", model.tied_embeddings, len(tables) == 1),
+        ("model.draft_rows_final", model.draft_rows_final, graphs["draft"] == graphs["verify"]),
+    ):
+        if told != found:
+            raise UserError(
+                f"{where}: {name} is {told!r}, but its graphs say {found!r}: export again"
+            )
+
+
 def _check_ports(node: Node, operator: Operator, at: str) -> None:
     for ports, names, kind in (
         (operator.inputs, node.inputs, "input"),
@@ -119,6 +140,8 @@ def _facts(op: str, model: ModelFacts) -> dict[str, int | str]:
             "head_dim": model.head_dim,
             "kv": model.kv,
         }
+    if op == "GatedActQuant":
+        return {"width": model.intermediate_size}
     return {}
 
 

@@ -292,6 +292,18 @@ def _long_context(manifest: dict[str, Any]) -> None:
     manifest["model"]["context"] = 100_000
 
 
+def _other_head(manifest: dict[str, Any]) -> None:
+    """The heads read another table than the embedding, one as large."""
+    manifest["tensors"]["head.base"] = dict(manifest["tensors"]["embedding.base"])
+    for role in ("draft", "verify"):
+        head = manifest["graphs"][role][-1]
+        head["inputs"] = [name.replace("embedding.base", "head.base") for name in head["inputs"]]
+
+
+def _same_drafts(manifest: dict[str, Any]) -> None:
+    manifest["graphs"]["draft"] = manifest["graphs"]["verify"]
+
+
 GRAPHS: list[tuple[Edit, str]] = [
     (put(*VERIFY, value=[]), "no node makes the output 'next_token_ids'"),
     (drop(*VERIFY, -1), "no node makes the output 'next_token_ids'"),
@@ -330,6 +342,13 @@ GRAPHS: list[tuple[Edit, str]] = [
     (_same_planes, "expected 'layers.1.history' of layer 1"),
     (_uneven_heads, "4 heads over 3 KV heads of 64"),
     (_long_context, "is no rotary table of 100000 positions"),
+    (put("model", "intermediate_size", value=100), "'width' is 192, the model says 100"),
+    (put("model", "weights", value="ternary"), "model.weights is 'ternary', but its graphs"),
+    (put("model", "tied_embeddings", value=False), "tied_embeddings is False, but its graphs"),
+    (_other_head, "tied_embeddings is True, but its graphs say False"),
+    (put("model", "draft_rows_final", value=True), "draft_rows_final is True, but its graphs"),
+    (_same_drafts, "draft_rows_final is False, but its graphs say True"),
+    (put("operators", value=["GreedyHead"]), "operators is ['GreedyHead'], but its graphs say ["),
 ]
 
 
