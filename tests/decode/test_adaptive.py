@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bitmtp_edge.decode.acceptance import Acceptance
 from bitmtp_edge.decode.adaptive import AR, Adaptive, Choice, default_min_prefix
+from bitmtp_edge.decode.costs import CostTable
 from bitmtp_edge.decode.loop import Decoder, Iteration
 from bitmtp_edge.decode.policies import (
     AutoRegressive,
@@ -150,13 +150,47 @@ def test_where_no_block_can_pay_none_is_tried(policy: str) -> None:
     assert set(adaptive.chosen) == {AR}
 
 
-def test_probes_cost_no_more_than_their_share() -> None:
-    """Drafts that are never worth it: 1 % of the time, and what it took to see that."""
+def test_tries_cost_little() -> None:
+    """Drafts that are never worth it: some are tried, for 1 % at most once that is known."""
     for table in (CPU, SMALL):
         trace = trace_of("none")
         ar = ms_a_token(AutoRegressive(), trace, table, STATES)
-        auto = ms_a_token(Adaptive(SpeculativeOnly(BLOCK), table), trace, table, STATES)
-        assert 1.001 * ar < auto < 1.015 * ar
+        adaptive = Adaptive(Hybrid(BLOCK, TAU, 2), table)
+        ms_a_token(adaptive, trace[:128], table, STATES)
+        assert ms_a_token(adaptive, trace, table, STATES) < 1.01 * ar
+        assert sum(adaptive.chosen.values()) - adaptive.chosen[AR] > 5
+
+
+@pytest.mark.parametrize("policy", ["speculative", "confidence", "hybrid"])
+def test_a_short_reply_learns_what_it_is_in_a_few_iterations(policy: str) -> None:
+    """Of 128 tokens, the first of all, on average over what may come and what steps may cost."""
+    losses = []
+    for skill in ("good", "fair", "poor", "none"):
+        for table in COSTS.values():
+            trace = trace_of(skill)[:128]
+            fixed = [AutoRegressive(), make(policy)]
+            best = min(ms_a_token(each, trace, table, STATES) for each in fixed)
+            losses.append(ms_a_token(Adaptive(make(policy), table), trace, table, STATES) / best)
+    assert sum(losses) / len(losses) < 1.03
+
+
+class CountsSearches(Adaptive):
+    searches = 0
+
+    def _search(self, decoder: Decoder) -> None:
+        self.searches += 1
+        super()._search(decoder)
+
+
+@pytest.mark.parametrize("skill", ["good", "none"])
+@pytest.mark.parametrize(
+    "table", [HOPELESS, SMALL, CPU, GPU], ids=["hopeless", "small", "cpu", "gpu"]
+)
+def test_searches_get_rare(table: CostTable, skill: str) -> None:
+    """A few in the time of a hundred AR steps."""
+    adaptive = CountsSearches(SpeculativeOnly(BLOCK), table)
+    ms = ms_a_token(adaptive, trace_of(skill), table, STATES) * LENGTH
+    assert 0 < adaptive.searches < 0.06 * ms / table.ar_ms
 
 
 def test_what_is_learnt_outlives_a_reply() -> None:
@@ -165,7 +199,7 @@ def test_what_is_learnt_outlives_a_reply() -> None:
     ms_a_token(adaptive, trace[:200], CPU, STATES)
     before = adaptive.chosen[AR]
     ms_a_token(adaptive, trace[:100], CPU, STATES)
-    assert adaptive.chosen[AR] - before >= 97
+    assert adaptive.chosen[AR] - before >= 93
 
 
 @pytest.mark.parametrize("final", [True, False])
@@ -215,8 +249,7 @@ def chosen_by(policy: BlockPolicy, any_prefix: bool) -> set[Choice]:
 
 
 def test_a_min_prefix_that_is_given_holds() -> None:
-    probe = Choice(BLOCK, BLOCK + 1)
-    chosen = chosen_by(Hybrid(BLOCK, TAU, 3), any_prefix=False) - {AR, probe}
+    chosen = chosen_by(Hybrid(BLOCK, TAU, 3), any_prefix=False) - {AR}
     assert chosen and all(least == min(3, block) for block, least in chosen)
     assert {least for _, least in chosen_by(Hybrid(BLOCK, TAU, 3), any_prefix=True)} - {0, 3, 9}
 
@@ -273,32 +306,3 @@ def test_the_dearer_a_verify_step_the_shorter_a_prefix_goes_unverified() -> None
         )
         found.append(default_min_prefix(policy, type(table)(64, 512, steps), STATES))
     assert found == sorted(found, reverse=True) and found[0] > found[-1]
-
-
-def test_a_block_tells_of_every_smaller_one() -> None:
-    seen = Acceptance(4, judged=False)
-    for right in (4, 4, 2, 0) * 50:
-        seen.see_right(4, 0, right)
-    expected = seen.expected_right()[0]
-    assert expected[:3] == pytest.approx([0, 0.75, 1.5], abs=0.03)
-    assert expected[4] == pytest.approx(2.5, abs=0.05)
-
-
-def test_positions_behind_a_failure_are_not_tried() -> None:
-    """Three drafts of four are never looked at, and keep their prior."""
-    seen = Acceptance(4, judged=True)
-    untouched = Acceptance(4, judged=True).confident_lengths(False)
-    for _ in range(200):
-        seen.see_confident(4, 0, cut=False)
-    found = seen.confident_lengths(False)
-    assert found[1] == pytest.approx(0, abs=0.03)
-    assert found[2] / found[1] == pytest.approx(untouched[2] / untouched[1])
-
-
-def test_blocks_cut_short_are_followed_by_others() -> None:
-    seen = Acceptance(4, judged=True)
-    for _ in range(100):
-        seen.see_confident(4, 4, cut=False)
-        seen.see_confident(4, 0, cut=True)
-    assert seen.confident_lengths(False)[4] > 0.9
-    assert seen.confident_lengths(True)[1] < 0.1
