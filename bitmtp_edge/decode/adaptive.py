@@ -31,7 +31,9 @@ from bitmtp_edge.engines.base import StepOutput
 if TYPE_CHECKING:
     from bitmtp_edge.decode.loop import Decoder
 
-TRY_SHARE = 0.003  # of the time, what tries are expected to lose
+TRY_SHARE = 0.006  # of the time, what tries are expected to lose
+STAY = 1.005  # times the choice that is, by which another must be better
+START = 2.0  # AR steps, what may be lost on tries at first
 SEARCH = 0.2  # AR steps, what the searches around a try are taken to cost
 LONGEST = 64.0  # AR steps between two searches, at most
 MEMORY = 250  # AR steps in which what was seen of drafts fades to 1/e
@@ -123,11 +125,10 @@ class Adaptive(PolicyAround):
 
     Text: of SpeculativeOnly, AR's, whatever is chosen. Of Hybrid and ConfidenceOnly, drafts go
     unverified where they are confident, as with a fixed block; which of them do depends on the
-    choices. The blocks to choose from are the policy's own and, of a policy that verifies, the
-    smaller ones that have a verify width of their own: what lies between gains little, and every
-    step of another shape costs a plan. Of masks that see each other both ways, the policy's own
-    alone. ``any_prefix``: whether min-prefix is chosen too, or always the policy's. AR steps are
-    always among the choices.
+    choices. The blocks to choose from are the policy's own and the smaller ones that have a verify
+    width of their own: what lies between gains little, and makes searches dear. Of masks that see
+    each other both ways, the policy's own alone. ``any_prefix``: whether min-prefix is chosen too,
+    or always the policy's. AR steps are always among the choices.
     """
 
     policy: BlockPolicy
@@ -143,13 +144,14 @@ class Adaptive(PolicyAround):
         self._states: dict[int, ReplayStates] = {}
         self._choices: dict[int, list[int]] = {}
         self._at: dict[int, tuple[Prices, list[int]]] = {}
-        self._now = AR
-        # Times are in AR steps: of an iteration, since the last search, from it to the next, and
-        # what may be lost on tries.
+        self._now = self._best = AR
+        # In the time of AR steps: of an iteration, since the last search, from it to the next one,
+        # the same where nothing is tried, and what may be lost on tries.
         self._worth = 1.0
         self._since = 0.0
-        self._hold = 0.0
-        self._saved = 0.0
+        self._due = 0.0
+        self._hold = 1.0
+        self._saved = START
         self._confident = 0
         self._cut = False
 
@@ -175,19 +177,18 @@ class Adaptive(PolicyAround):
             return
         super().check(states)
         largest, exact = self.policy.block, states.verify_widths
-        verifies = type(self.policy) is not ConfidenceOnly
         blocks = [largest]
         if not states.full_blocks:
-            smaller = (b for b in range(2, largest) if not verifies or b + 1 in exact)
+            smaller = (b for b in range(2, largest) if b + 1 in exact)
             blocks = [*smaller, largest]
         self._checked = states
         self._states = {block: states.with_draft_outputs(block) for block in blocks}
         self._choices = {block: self._min_prefixes(block) for block in blocks}
         self._at = {}
-        self._hold = self._since = 0.0
+        self._due = self._since = 0.0
 
     def plan(self, decoder: Decoder, most: int) -> int:
-        if self._since >= self._hold:
+        if self._since >= self._due:
             self._search(decoder)
         self._since += self._worth
         choice = self._now if most else AR
@@ -227,6 +228,9 @@ class Adaptive(PolicyAround):
         gains = self._gains(prices, blocks)
         choices = list(gains)
         best = max(choices, key=gains.__getitem__)
+        if gains[best] < STAY * gains.get(self._best, 0.0):
+            best = self._best
+        self._hold = min(2 * self._hold, LONGEST) if best == self._best else 1.0
         # The last, the largest block that is verified, shows most; AR steps show nothing, so where
         # these are best the likeliest block will do.
         trial = choices[-1]
@@ -236,14 +240,12 @@ class Adaptive(PolicyAround):
         loss = SEARCH + prices.iteration(trial) / prices.ar * lost
         if trial != best and loss <= self._saved:
             self._saved -= loss
-            self._hold = 1.0
-            self._now = trial
+            self._now, self._due = trial, 0.0
         else:
-            self._hold = min(2 * self._hold, LONGEST) if best == self._now else 1.0
             if best == AR:  # nothing new will be known before a try
-                due = (loss - self._saved) / TRY_SHARE if blocks else LONGEST
-                self._hold = min(max(due, 1.0), LONGEST)
-            self._now = best
+                self._hold = min((loss - self._saved) / TRY_SHARE, LONGEST) if blocks else LONGEST
+            self._now, self._due = best, self._hold
+        self._best = best
         self._worth = prices.iteration(self._now) / prices.ar
         self._since = 0.0
 
