@@ -61,6 +61,10 @@ class TimedEngine(Engine):
     def threads(self) -> int | None:
         return self.inner.threads
 
+    @property
+    def device(self) -> str | None:
+        return self.inner.device
+
     def promote(self, rows: Sequence[int], at: int) -> None:
         self.inner.promote(rows, at)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import platform
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from .engines.cuda_library import driver_devices
 from .engines.registry import ENGINES
 
 Status = Literal["ok", "missing", "untested"]
@@ -26,7 +26,6 @@ _TRAINING = ("torch", "matplotlib", "safetensors")
 
 # What the SDK is to have and this version does not, so that nobody looks for a fault of theirs.
 _ABSENT = {
-    "engine cuda": "not in this version",
     "engine tensorrt": "not in this version; nothing here was run on a Jetson",
     "energy": "no meter in this version: the field energy is null",
 }
@@ -49,6 +48,8 @@ def examine() -> Iterator[Finding]:
     for name, kind in ENGINES.items():
         reason = kind.unavailable()
         yield Finding(f"engine {name}", "missing" if reason else "ok", reason or kind.summary)
+        if name == "cuda" and reason is None:
+            yield _cuda_device()
     if ENGINES["onnxruntime"].unavailable() is None:
         from .engines.onnxruntime import import_onnxruntime
 
@@ -84,6 +85,14 @@ def _cpu_library() -> Iterator[Finding]:
         yield Finding("cpu kernels on Arm", "untested", "swept under emulation only, never timed")
 
 
+def _cuda_device() -> Finding:
+    from .engines.cuda_device import CudaDevice
+
+    device = CudaDevice()
+    major, minor = device.capability
+    return Finding("cuda device", "ok", f"{device.name}, compute capability {major}.{minor}")
+
+
 def _training() -> Finding:
     """Whether `train` could run; PyTorch itself is not asked, because loading it takes seconds."""
     lost = [package for package in _TRAINING if _version(package) is None]
@@ -91,7 +100,7 @@ def _training() -> Finding:
         fix = f"needs {', '.join(lost)}; in a checkout: pip install '.[train]'"
         return Finding("training", "missing", fix)
     build = _version("torch") or ""
-    devices = _cuda_devices()
+    devices = driver_devices()
     if not devices:
         return Finding("training", "ok", f"torch {build}, no CUDA device: enough for a rehearsal")
     if build.endswith("+cpu"):
@@ -99,18 +108,6 @@ def _training() -> Finding:
         return Finding("training", "missing", detail)
     plural = "device" if devices == 1 else f"devices, of which {devices - 1} stay idle"
     return Finding("training", "ok", f"torch {build}, {devices} CUDA {plural}")
-
-
-def _cuda_devices() -> int:
-    """How many CUDA devices the driver shows."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
 
 
 def _version(package: str) -> str | None:

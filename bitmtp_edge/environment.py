@@ -17,7 +17,8 @@ from .engines.base import Engine
 @dataclass(frozen=True)
 class Environment:
     """Where and when. date: UTC. processor: None where the system does not tell.
-    instructions: the instruction set of the ``cpu`` engine's kernels, None on other engines."""
+    instructions: the instruction set of the ``cpu`` engine's kernels, None on other engines.
+    device: the GPU that the engine runs on, None for the processor."""
 
     date: str
     system: str
@@ -26,6 +27,7 @@ class Environment:
     engine: str
     threads: int | None
     instructions: str | None
+    device: str | None
     versions: dict[str, str]
 
 
@@ -36,6 +38,7 @@ def environment(engine: Engine) -> Environment:
         from .engines.cpu_library import isas
 
         instructions = isas()[0]
+    torch = ("torch",) if engine.name == "cuda" else ()
     return Environment(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -44,7 +47,8 @@ def environment(engine: Engine) -> Environment:
         engine=engine.name,
         threads=engine.threads,
         instructions=instructions,
-        versions=_versions(("numpy", "tokenizers", "onnxruntime")),
+        device=engine.device,
+        versions=_versions(("numpy", "tokenizers", "onnxruntime", *torch)),
     )
 
 

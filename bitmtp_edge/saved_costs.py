@@ -24,7 +24,8 @@ from .records import read_record
 
 @dataclass(frozen=True)
 class Measured:
-    """What the costs hold for. bundle: SHA-256 of its bundle.json, which has that of every file."""
+    """What the costs hold for. bundle: SHA-256 of its bundle.json, which has that of every file.
+    processor: what steps run on, a GPU too."""
 
     bundle: str
     engine: str
@@ -79,7 +80,7 @@ def _key(bundle: Bundle, engine: Engine) -> Measured:
         sha256_of(bundle.path / BUNDLE_FILE),
         here.engine,
         here.threads,
-        here.processor,
+        here.device or here.processor,
         here.instructions,
         here.versions["bitmtp-edge"],
     )

@@ -66,7 +66,7 @@ class Session:
         or does not work here.
         """
         bundle = Bundle.open(path)
-        return cls(bundle, open_engine(engine, bundle, options), notice)
+        return cls(bundle, open_engine(engine, bundle, options, notice), notice)
 
     @cached_property
     def template(self) -> ChatTemplate | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.engines import registry
+from bitmtp_edge.engines.registry import ENGINES
 
 from .export.tiny_models import Tiny, tiny_ternary, write_folder, write_gguf
 
@@ -78,20 +80,19 @@ def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory)
     return export_bundle(smollm2_gguf, tmp_path_factory.mktemp("smollm2") / "bundle", context=1024)
 
 
-def cuda_devices() -> int:
-    """How many CUDA devices the driver shows, asked without importing a GPU package."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+@pytest.fixture(autouse=True)
+def _a_gpu_for_its_tests_alone(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests without the mark ``gpu`` see none, so that they say the same on every machine."""
+    if request.node.get_closest_marker("gpu") is None:
+        absent = replace(ENGINES["cuda"], unavailable=lambda: "no CUDA device")
+        monkeypatch.setitem(ENGINES, "cuda", absent)
+        monkeypatch.setattr(registry, "driver_devices", lambda: 0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if on_gpu and cuda_devices() == 0:
+    if on_gpu and (reason := ENGINES["cuda"].unavailable()) is not None:
         for item in on_gpu:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+            item.add_marker(pytest.mark.skip(reason=reason))

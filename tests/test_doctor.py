@@ -87,7 +87,7 @@ def test_training(
     build: str, devices: int, status: str, detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda package: build)
-    monkeypatch.setattr(doctor, "_cuda_devices", lambda: devices)
+    monkeypatch.setattr(doctor, "driver_devices", lambda: devices)
     found = by_subject(examine())["training"]
     assert found.status == status and found.detail.startswith(detail)
 

@@ -16,6 +16,7 @@ from bitmtp_edge.engines.base import StepOutput, Window
 from bitmtp_edge.engines.kv_buffer import aligned_bytes
 from bitmtp_edge.engines.operator_records import build_call
 from bitmtp_edge.engines.registry import ENGINES
+from bitmtp_edge.engines.step_layout import StepInputs
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.export.pipeline import export_bundle
 from bitmtp_edge.operators import Node
@@ -43,7 +44,8 @@ def test_engines_agree(model: str, tmp_path: Path) -> None:
     bundle = export_bundle(tmp_path / "source", tmp_path / "bundle", **export)
     lines: list[str] = []
     report = verify(bundle, windows=4, progress=lines.append)
-    assert report.ok and report.reference == "onnxruntime" and not report.skipped
+    assert report.ok and report.reference == "onnxruntime"
+    assert report.skipped == {"cuda": "no CUDA device"}
     (cpu_report,) = report.engines
     assert cpu_report.fault is None
     assert (cpu_report.engine, cpu_report.windows, cpu_report.operators) == ("cpu", 4, 4 * NODES)
@@ -191,12 +193,12 @@ def test_rows_promoted_to_the_wrong_place(
 def test_a_window_that_the_step_did_not_get(
     tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_window = cpu._Plan.set_window
+    take = StepInputs.take
 
-    def wrong(plan: Any, window: Window) -> None:
-        set_window(plan, replace(window, positions=window.positions + np.int32(1)))
+    def wrong(inputs: StepInputs, window: Window) -> None:
+        take(inputs, replace(window, positions=window.positions + np.int32(1)))
 
-    monkeypatch.setattr(cpu._Plan, "set_window", wrong)
+    monkeypatch.setattr(StepInputs, "take", wrong)
     fault = verify(tiny_bundle).engines[0].fault
     assert fault is not None and "the step's input 'positions' is not the window's" in fault
 
@@ -349,4 +351,5 @@ def test_an_engine_that_does_not_work_here_is_skipped(
 ) -> None:
     monkeypatch.setitem(ENGINES, "cpu", replace(ENGINES["cpu"], unavailable=lambda: "no library"))
     report = verify(tiny_bundle, windows=1)
-    assert report.ok and report.engines == [] and report.skipped == {"cpu": "no library"}
+    assert report.ok and report.engines == []
+    assert report.skipped == {"cuda": "no CUDA device", "cpu": "no library"}

@@ -128,7 +128,7 @@ def engine_options(function: Function) -> Function:
             default="auto",
             show_default=True,
             metavar="NAME",
-            help="auto, cpu or onnxruntime; `doctor` tells what works here.",
+            help="auto, cuda, cpu or onnxruntime; `doctor` tells what works here.",
         ),
         click.option(
             "--provider",

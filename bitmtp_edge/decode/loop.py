@@ -26,7 +26,15 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import Drafts, SamplingParams, token_choice
 from bitmtp_edge.decode.state import AcceptedPrefix
 from bitmtp_edge.decode.window import causal_window
-from bitmtp_edge.engines.base import Engine, Role, StepOutput, check_window
+from bitmtp_edge.engines.base import (
+    Engine,
+    ReplayState,
+    Role,
+    StagedStep,
+    StepOutput,
+    Window,
+    check_window,
+)
 from bitmtp_edge.errors import SettingError, UserError
 
 
@@ -134,14 +142,38 @@ class Decoder:
         heads: int,
         kv4_length: int = 0,
         two_way: int = 0,
+        staged: StagedStep | None = None,
     ) -> StepOutput:
         """Replays the window of the tokens from ``start`` and of ``following``, drafts or masks.
 
         Row r of the output belongs to the r-th of the last ``heads`` rows. kv4_length, two_way: as
-        in :func:`causal_window`.
+        in :func:`causal_window`. staged: this very step, if the engine has its window already.
         """
+        self.steps[role] += 1
+        if staged is not None:
+            return staged.replay()
         tokens, logits = self.prefix.tokens, self.choice.logits
-        return self._replay(role, tokens, start, following, heads, kv4_length, two_way, logits)
+        state, window = self._window(
+            role, tokens, start, following, heads, kv4_length, two_way, logits
+        )
+        return self.engine.start(state, window)
+
+    def stage_verify(
+        self, drafts: Sequence[int], output: StepOutput, count: int
+    ) -> StagedStep | None:
+        """Has the engine prepare the verify step of ``drafts`` and the ``count`` more that
+        ``output`` gives, before anybody reads these (BitMTP's hoisted preparation).
+
+        None from an engine that does not, where sampling draws the drafts, and under ``check``,
+        which wants to see every window.
+        """
+        if self.choice.logits or self._check:
+            return None
+        start = self.prefix.verify_start
+        known = [*self.prefix.tokens[start:], *drafts]
+        heads = len(drafts) + count + 1
+        state = self.states.state("verify", len(known) + count, heads, self.engine.segment)
+        return self.engine.stage(state, known, start, output, count, heads)
 
     def promote_draft(self, rows: int) -> None:
         """Keeps the first rows of the last draft step as tentative history, for later drafts."""
@@ -169,7 +201,7 @@ class Decoder:
         rows = unverified + count + self.policy.max_drafts
         return states.draft_rows_final or rows <= states.verify_widths[-1]
 
-    def _replay(
+    def _window(
         self,
         role: Role,
         tokens: list[int],
@@ -179,7 +211,7 @@ class Decoder:
         kv4_length: int,
         two_way: int,
         logits: bool,
-    ) -> StepOutput:
+    ) -> tuple[ReplayState, Window]:
         rows = len(tokens) - start + len(following)
         state = self.states.state(role, rows, heads, self.engine.segment, logits)
         window = causal_window(
@@ -187,8 +219,7 @@ class Decoder:
         )
         if self._check:
             check_window(state, window, self.states.mask_embeddings, self.states.full_blocks)
-        self.steps[role] += 1
-        return self.engine.replay(state, window)
+        return state, window
 
     def _catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Prefill: verify steps over all pending tokens but the last; outputs unread."""
@@ -198,7 +229,9 @@ class Decoder:
         self.reserve(total)
         while (done := prefix.verified) < total:
             rows = self.states.prefill_rows(total - done)
-            self._replay("verify", prefix.tokens[: done + rows], done, (), 1, 0, 0, False)
+            ids = prefix.tokens[: done + rows]
+            self.steps["verify"] += 1
+            self.engine.replay(*self._window("verify", ids, done, (), 1, 0, 0, False))
             self.engine.promote(range(rows), done)
             prefix.keep_verified(rows)
             if progress is not None:
@@ -233,7 +266,8 @@ def verify(decoder: Decoder, drafts: Drafts) -> tuple[int, int]:
     """
     prefix = decoder.prefix
     start, verified = prefix.verify_start, prefix.verified
-    output = decoder.step("verify", start, drafts.tokens, heads=len(drafts.tokens) + 1)
+    heads = len(drafts.tokens) + 1
+    output = decoder.step("verify", start, drafts.tokens, heads, staged=drafts.staged)
     accepted, following = decoder.policy.judge(decoder.choice, output, drafts)
     rows = range(verified - start, len(prefix.tokens) - start + accepted)
     if rows:

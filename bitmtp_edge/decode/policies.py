@@ -167,6 +167,8 @@ class NestedSelfSpeculation(Policy):
                 decoder.promote_draft(1)  # the row of the token before, for this step to read
             kv4_length = self._kv4_length(decoder, history)
             output = decoder.step("draft", history, drafts.tokens, 1, kv4_length)
+            if len(drafts.tokens) == count - 1:
+                drafts.staged = decoder.stage_verify(drafts.tokens, output, 1)
             decoder.choice.draw(output, 1, drafts)
         return drafts
 
@@ -225,7 +227,7 @@ class BlockPolicy(Policy):
         decoder.promote_draft(len(prefix.tokens) - prefix.drafted)
         if states.draft_rows_final:
             prefix.settle()
-        drafts = Drafts()
+        drafts = Drafts(staged=decoder.stage_verify((), output, count))
         decoder.choice.draw(output, count, drafts)
         return drafts
 

@@ -7,8 +7,9 @@ policies.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -65,6 +66,40 @@ class StepOutput:
     logits: NDArray[np.float32] | None = None
 
 
+class PendingOutput(StepOutput):
+    """The output of a step that may still run. The first look at an array waits for it: ``wait``
+    gives the output once the step has ended."""
+
+    def __init__(self, wait: Callable[[], StepOutput]) -> None:
+        object.__setattr__(self, "_wait", wait)
+
+    @cached_property
+    def _output(self) -> StepOutput:
+        wait: Callable[[], StepOutput] = self.__dict__["_wait"]
+        return wait()
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        return self._output.token_ids
+
+    @property
+    def probability(self) -> NDArray[np.float32]:
+        return self._output.probability
+
+    @property
+    def logits(self) -> NDArray[np.float32] | None:
+        return self._output.logits
+
+
+class StagedStep(ABC):
+    """A step whose window lies ready on the device."""
+
+    @abstractmethod
+    def replay(self) -> StepOutput:
+        """Runs the step, as :meth:`Engine.replay` does. ValueError where the engine has begun
+        another one since it was staged."""
+
+
 class Engine(ABC):
     """Runs the steps of one sequence over one KV buffer. Use as a context manager, or call
     :meth:`close`."""
@@ -81,6 +116,28 @@ class Engine(ABC):
         """Runs one step. The new K/V rows of the M slots lie in the workspace until the next
         replay."""
 
+    def start(self, state: ReplayState, window: Window) -> StepOutput:
+        """As :meth:`replay`, but may return before the step has ended: then the first look at the
+        output waits for it. Promotions and other steps may follow at once."""
+        return self.replay(state, window)
+
+    def stage(
+        self,
+        state: ReplayState,
+        prefix: Sequence[int],
+        history_length: int,
+        drafts: StepOutput,
+        count: int,
+        heads: int,
+    ) -> StagedStep | None:
+        """Makes, on the device and before the host reads them, the causal window of ``prefix`` and
+        of the best tokens of the first ``count`` rows of ``drafts``, the output of the last step
+        (BitMTP's hoisted verifier preparation). Its last ``heads`` rows have an output.
+
+        None from an engine that makes such a window on the host alone.
+        """
+        return None
+
     @abstractmethod
     def promote(self, rows: Sequence[int], at: int) -> None:
         """Copies workspace rows ``rows`` of the last replay to history rows ``at, at+1, ...``."""
@@ -93,6 +150,11 @@ class Engine(ABC):
     @property
     def threads(self) -> int | None:
         """Threads that a step runs on; None if the engine does not tell."""
+        return None
+
+    @property
+    def device(self) -> str | None:
+        """What steps run on, where that is not the processor."""
         return None
 
     def tensors(self) -> dict[str, NDArray[Any]] | None:

@@ -28,13 +28,15 @@ def load(
             if path is None:
                 # A package of its own: in an editable install it lies apart from the sources.
                 packaged = importlib.resources.files("bitmtp_edge._lib") / file
+                if not packaged.is_file():
+                    raise ModuleNotFoundError(file)
                 path = str(stack.enter_context(importlib.resources.as_file(packaged)))
             library = ctypes.CDLL(path)
         for name, (result, arguments) in functions.items():
             function = getattr(library, name)
             function.restype = result
             function.argtypes = arguments
-    except (ModuleNotFoundError, FileNotFoundError):
+    except ModuleNotFoundError:
         raise UserError(f"the {kind} library is not installed: {fix}") from None
     except (OSError, AttributeError) as error:
         raise UserError(f"the {kind} library does not load ({error}): {fix}") from None

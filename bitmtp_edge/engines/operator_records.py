@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,7 +17,22 @@ from ..errors import UserError
 from ..operators import OPERATORS, Node, kv_row_specs
 from . import abi
 
-Tensors = Mapping[str, NDArray[Any]]
+
+@dataclass(frozen=True)
+class DeviceArray:
+    """A row-major array in memory that the host does not read: what a record says of it."""
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+Tensor = NDArray[Any] | DeviceArray
+Tensors = Mapping[str, Tensor]
 _KINDS = {"fp16": abi.FP16, "int8": abi.INT8, "ternary": abi.TERNARY, "dual": abi.DUAL}
 
 
@@ -36,7 +52,7 @@ class _Binder:
     def text(self, attribute: str) -> str:
         return str(self.node.attributes[attribute])
 
-    def array(self, port: str) -> NDArray[Any] | None:
+    def array(self, port: str) -> Tensor | None:
         return self._tensors.get(self.node.input(port))
 
     def pointer(self, port: str, dtype: str, shape: tuple[int, ...]) -> int | None:
@@ -61,13 +77,17 @@ class _Binder:
         fits = array.ndim == len(shape) and all(
             want in (-1, have) for want, have in zip(shape, array.shape, strict=True)
         )
-        if array.dtype != dtype or not fits or not array.flags.c_contiguous:
+        if isinstance(array, DeviceArray):
+            contiguous, address = True, array.address
+        else:
+            contiguous, address = array.flags.c_contiguous, array.ctypes.data
+        if array.dtype != dtype or not fits or not contiguous:
             found = f"{array.dtype}{list(array.shape)}"
             raise UserError(
                 f"node {self.node.name!r}: {port} {name!r} is {found}, expected "
                 f"{dtype}{list(shape)}: export the bundle again"
             )
-        return array.ctypes.data
+        return address
 
     def weight(self, kind: str, table: str) -> abi.Weight:
         rows, width = self.integer("rows"), self.integer("width")

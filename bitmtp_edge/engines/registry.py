@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..bundle import Bundle
 from ..errors import SettingError, UserError
 from .base import Engine
+from .cuda_library import driver_devices
 
 MOST_THREADS = 256  # of the CPU library; ONNX Runtime takes minutes with more
 
@@ -63,7 +64,20 @@ def _open_onnxruntime(bundle: Bundle, options: EngineOptions) -> Engine:
     return OnnxRuntimeEngine(bundle, provider=options.provider, threads=options.threads)
 
 
+def _cuda_unavailable() -> str | None:
+    from .cuda_probe import unavailable
+
+    return unavailable()
+
+
+def _open_cuda(bundle: Bundle, options: EngineOptions) -> Engine:
+    from .cuda import CudaEngine
+
+    return CudaEngine(bundle, keep_tensors=options.keep_tensors)
+
+
 ENGINES: dict[str, EngineKind] = {
+    "cuda": EngineKind("our kernels on a GPU", _cuda_unavailable, _open_cuda),
     "cpu": EngineKind("our kernels on the processor", _cpu_unavailable, _open_cpu),
     "onnxruntime": EngineKind(
         "the exported file with its reference bodies: slow, trusted",
@@ -73,11 +87,18 @@ ENGINES: dict[str, EngineKind] = {
 }
 
 # The order in which "auto" tries: onnxruntime is an oracle, never a choice.
-AUTO = ("cpu",)
+AUTO = ("cuda", "cpu")
 
 
-def open_engine(name: str, bundle: Bundle, options: EngineOptions | None = None) -> Engine:
+def open_engine(
+    name: str,
+    bundle: Bundle,
+    options: EngineOptions | None = None,
+    notice: Callable[[str], None] = lambda line: None,
+) -> Engine:
     """Opens engine ``name``, or with "auto" the first of :data:`AUTO` that works here.
+
+    ``notice`` is told, a line each, why "auto" passes over an engine for which there is a device.
 
     Raises UserError for an unknown engine, threads out of range, or with the reason why it does not
     work.
@@ -94,6 +115,8 @@ def open_engine(name: str, bundle: Bundle, options: EngineOptions | None = None)
             reason = ENGINES[candidate].unavailable()
             if reason is None:
                 return ENGINES[candidate].open(bundle, options)
+            if candidate == "cuda" and driver_devices():
+                notice(f"engine cuda is not used: {reason}")
             reasons.append(f"{candidate}: {reason}")
         raise UserError(f"no engine works here ({'; '.join(reasons)})")
     if name not in ENGINES:

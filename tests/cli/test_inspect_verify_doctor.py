@@ -125,8 +125,9 @@ def test_no_bundle(verb: Verb, tmp_path: Path, name: str) -> None:
 def test_verify(verb: Verb, tiny_bundle: Bundle) -> None:
     done = verb("verify", tiny_bundle.path, "--windows", 2)
     assert done.code == 0
-    assert done.out.startswith("cpu agrees with onnxruntime: 2 windows, every one of 38 operator ")
-    _, why, _ = done.out.splitlines()
+    skipped, agrees, why, _ = done.out.splitlines()
+    assert skipped == "cuda: not compared: no CUDA device"
+    assert agrees.startswith("cpu agrees with onnxruntime: 2 windows, every one of 38 operator ")
     assert why.startswith("(Next tokens may differ although every operator agrees: ")
     assert done.err.splitlines()[0] == "cpu: 2 windows"
 
@@ -135,7 +136,7 @@ def test_verify_json(verb: Verb, tiny_bundle: Bundle) -> None:
     done = verb("verify", tiny_bundle.path, "--windows", 2, "--seed", 3, "--json")
     assert done.code == 0
     assert done.json.keys() == {"ok", "reference", "engines", "skipped"}
-    assert done.json["ok"] is True and done.json["skipped"] == {}
+    assert done.json["ok"] is True and done.json["skipped"] == {"cuda": "no CUDA device"}
     (engine,) = done.json["engines"]
     assert engine["engine"] == "cpu" and engine["fault"] is None and engine["windows"] == 2
 
@@ -154,7 +155,7 @@ def test_verify_ends_with_1_where_engines_disagree(
     monkeypatch.setattr(CpuEngine, "tensors", wrong)
     done = verb("verify", tiny_bundle.path)
     assert done.code == 1
-    assert done.out.startswith("cpu DIFFERS from onnxruntime: window 0 (verify, M = ")
+    assert "\ncpu DIFFERS from onnxruntime: window 0 (verify, M = " in done.out
     assert "DualPlaneLinear 'layers.0.down': out differs by" in done.out
     assert "may differ" not in done.out
     done = verb("verify", tiny_bundle.path, "--json")

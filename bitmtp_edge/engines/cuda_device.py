@@ -1,0 +1,215 @@
+"""What the ``cuda`` engine has of PyTorch: memory, one stream, copies, events, captured graphs.
+
+Everything else of the engine deals in addresses, so that its tests put host memory in place of this
+room.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError, missing_extra
+
+BOUNCE = 1 << 25  # bytes of page-locked memory through which weights go
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes of the device's memory at ``address``. ``owner`` keeps them."""
+
+    address: int
+    size: int
+    owner: Any
+
+    def first(self, size: int) -> Block:
+        return Block(self.address, size, self.owner[:size])
+
+
+@dataclass(frozen=True)
+class HostBlock:
+    """Page-locked bytes of the host, which copies reach while the host goes on."""
+
+    array: NDArray[np.uint8]
+    owner: Any
+
+    @property
+    def size(self) -> int:
+        return self.array.size
+
+    def first(self, size: int) -> HostBlock:
+        return HostBlock(self.array[:size], self.owner[:size])
+
+
+class CudaDevice:
+    """The current CUDA device of PyTorch, and one stream of it, on which all work goes in order.
+
+    Raises UserError where PyTorch is missing, is not built for CUDA, or finds no device.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise missing_extra("torch", "desktop") from None
+        if torch.version.cuda is None:
+            raise UserError(
+                f"torch {torch.__version__} is a build without CUDA: install one with it, "
+                "from the index of pytorch.org that fits the driver"
+            )
+        try:
+            if not torch.cuda.is_available():
+                raise UserError(
+                    f"torch {torch.__version__} finds no CUDA device: check nvidia-smi and "
+                    "CUDA_VISIBLE_DEVICES, or install a build for this driver"
+                )
+            self._torch = torch
+            self.index = torch.cuda.current_device()
+            self.name: str = torch.cuda.get_device_name(self.index)
+            self.capability: tuple[int, int] = torch.cuda.get_device_capability(self.index)
+            self._stream = torch.cuda.Stream(self.index)
+        except RuntimeError as error:
+            raise UserError(f"the CUDA device does not start: {_first_line(error)}") from None
+        self.stream: int = self._stream.cuda_stream
+
+    @contextmanager
+    def ordered(self) -> Iterator[None]:
+        """What is enqueued inside goes to the stream."""
+        with self._torch.cuda.stream(self._stream):
+            yield
+
+    def synchronize(self) -> None:
+        """Waits for all that was enqueued. UserError where some of it failed."""
+        with _told("a step"):
+            self._stream.synchronize()
+
+    # ---- memory -------------------------------------------------------------------------------
+
+    def allocate(self, size: int, purpose: str) -> Block:
+        """Zeroed memory of the device. UserError if there is none for ``purpose``."""
+        torch = self._torch
+        try:
+            with self.ordered():
+                owner = torch.zeros(max(size, 1), dtype=torch.uint8, device=self.index)
+        except torch.cuda.OutOfMemoryError:
+            free, total = (amount / 2**20 for amount in torch.cuda.mem_get_info(self.index))
+            raise UserError(
+                f"no GPU memory for {purpose} ({size / 2**20:.0f} MiB; {free:.0f} of {total:.0f} "
+                "MiB are free): close what else uses the GPU, or use a smaller model or context"
+            ) from None
+        return Block(owner.data_ptr(), size, owner)
+
+    def pinned(self, size: int) -> HostBlock:
+        """Zeroed page-locked memory."""
+        torch = self._torch
+        with _told(f"{size} bytes of page-locked memory"):
+            owner = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        return HostBlock(owner.numpy(), owner)
+
+    def send(self, source: HostBlock, to: Block) -> None:
+        """Enqueues a copy to the device, of blocks of one size."""
+        to.owner.copy_(source.owner, non_blocking=True)
+
+    def fetch(self, source: Block, to: HostBlock) -> None:
+        """Enqueues a copy from the device, of blocks of one size."""
+        to.owner.copy_(source.owner, non_blocking=True)
+
+    def copy(self, source: Block, source_at: int, to: Block, at: int, size: int) -> None:
+        """Enqueues a copy of ``size`` bytes within the device."""
+        to.owner[at : at + size].copy_(source.owner[source_at : source_at + size])
+
+    def clear(self, block: Block, at: int, size: int) -> None:
+        """Enqueues zeros."""
+        block.owner[at : at + size].zero_()
+
+    def upload(self, arrays: Iterable[tuple[int, NDArray[Any]]], to: Block) -> Iterator[int]:
+        """Copies contiguous arrays of any memory to their offsets in ``to``, piece by piece: yields
+        the bytes of each piece once they are there."""
+        bounce = self.pinned(BOUNCE)
+        for offset, array in arrays:
+            data = array.reshape(-1).view(np.uint8)
+            for start in range(0, data.size, BOUNCE):
+                piece = data[start : start + BOUNCE]
+                bounce.array[: piece.size] = piece
+                at = offset + start
+                with self.ordered():
+                    to.owner[at : at + piece.size].copy_(
+                        bounce.owner[: piece.size], non_blocking=True
+                    )
+                self.synchronize()
+                yield piece.size
+
+    def download(self, source: Block, at: int, size: int) -> NDArray[np.uint8]:
+        """A copy of ``size`` bytes at ``at``, when all that was enqueued has run."""
+        self.synchronize()
+        with _told("a copy from the GPU"):
+            copied: NDArray[np.uint8] = source.owner[at : at + size].cpu().numpy()
+        return copied
+
+    # ---- time and graphs ----------------------------------------------------------------------
+
+    def mark(self) -> Any:
+        """A mark that :meth:`reach` sets and :meth:`await_mark` waits for, again and again."""
+        return self._torch.cuda.Event()
+
+    def reach(self, mark: Any) -> None:
+        """Enqueues the setting of ``mark``."""
+        mark.record(self._stream)
+
+    def await_mark(self, mark: Any) -> None:
+        """Waits until the stream has reached ``mark``. UserError where work before it failed."""
+        with _told("a step"):
+            mark.synchronize()
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """What ``enqueue`` puts on the stream, as one graph: the result replays it. Nothing is
+        run."""
+        graph = self._torch.cuda.CUDAGraph()
+        collecting = gc.isenabled()
+        gc.disable()  # a finaliser of anything CUDA's could end the capture
+        try:
+            with _told("the capture of a step"), self.ordered():
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    enqueue()
+                except BaseException:
+                    with suppress(RuntimeError):
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def timed(self, calls: Sequence[Callable[[], None]]) -> list[int]:
+        """Enqueues ``calls``, waits, and gives the nanoseconds that the device spent on each."""
+        event = self._torch.cuda.Event
+        marks = [event(enable_timing=True) for _ in range(len(calls) + 1)]
+        marks[0].record(self._stream)
+        for call, mark in zip(calls, marks[1:], strict=True):
+            call()
+            mark.record(self._stream)
+        self.synchronize()
+        return [int(1e6 * before.elapsed_time(after)) for before, after in pairwise(marks)]
+
+
+@contextmanager
+def _told(subject: str) -> Iterator[None]:
+    """A failure of the GPU inside, told in one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(f"{subject} failed on the GPU: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

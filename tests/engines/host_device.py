@@ -1,0 +1,178 @@
+"""Host memory and the CPU kernels in place of a GPU: what the ``cuda`` engine does, without one.
+
+Nothing that is enqueued runs before somebody waits for it. So an output that is read too early, or
+an input that is written too early, shows at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitmtp_edge.engines import abi, cpu_library
+from bitmtp_edge.engines.cuda_device import Block, CudaDevice, HostBlock
+from bitmtp_edge.engines.cuda_library import CudaLibrary
+from bitmtp_edge.engines.kv_buffer import aligned_bytes
+
+STREAM = 7
+
+
+class HostDevice(CudaDevice):
+    """captures, copies: how many there were. allocated: purpose of each block."""
+
+    def __init__(self) -> None:
+        self.name = "host memory"
+        self.capability = (9, 0)
+        self.stream = STREAM
+        self.captures = 0
+        self.sent = 0
+        self.fetched = 0
+        self.allocated: list[str] = []
+        self._queue: list[Callable[[], None]] = []
+        self._done = 0
+        self._recording: list[Callable[[], None]] | None = None
+        self._ordered = 0
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        (self._queue if self._recording is None else self._recording).append(work)
+
+    @contextmanager
+    def ordered(self) -> Iterator[None]:
+        self._ordered += 1
+        yield
+        self._ordered -= 1
+
+    def synchronize(self) -> None:
+        self._run_to(len(self._queue))
+
+    def _run_to(self, end: int) -> None:
+        assert self._recording is None, "nothing waits during a capture"
+        while self._done < end:
+            self._queue[self._done]()
+            self._done += 1
+
+    def allocate(self, size: int, purpose: str) -> Block:
+        self.allocated.append(purpose)
+        owner = aligned_bytes(size, purpose)
+        return Block(owner.ctypes.data, size, owner)
+
+    def pinned(self, size: int) -> HostBlock:
+        array = aligned_bytes(size, "page-locked memory")
+        return HostBlock(array, array)
+
+    def send(self, source: HostBlock, to: Block) -> None:
+        self.sent += source.size
+        self._copy(source.array, to.owner)
+
+    def fetch(self, source: Block, to: HostBlock) -> None:
+        self.fetched += to.size
+        self._copy(source.owner, to.array)
+
+    def copy(self, source: Block, source_at: int, to: Block, at: int, size: int) -> None:
+        self._copy(source.owner[source_at : source_at + size], to.owner[at : at + size])
+
+    def clear(self, block: Block, at: int, size: int) -> None:
+        self._copy(np.zeros(size, np.uint8), block.owner[at : at + size])
+
+    def _copy(self, source: NDArray[np.uint8], to: NDArray[np.uint8]) -> None:
+        assert self._ordered and source.size == to.size
+        self.enqueue(partial(np.copyto, to, source))
+
+    def upload(self, arrays: Iterable[tuple[int, NDArray[Any]]], to: Block) -> Iterator[int]:
+        for offset, array in arrays:
+            to.owner[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+            yield array.nbytes
+
+    def download(self, source: Block, at: int, size: int) -> NDArray[np.uint8]:
+        self.synchronize()
+        copied: NDArray[np.uint8] = source.owner[at : at + size].copy()
+        return copied
+
+    def mark(self) -> list[int]:
+        return [0]
+
+    def reach(self, mark: Any) -> None:
+        mark[0] = len(self._queue)
+
+    def await_mark(self, mark: Any) -> None:
+        self._run_to(mark[0])
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        self.captures += 1
+        recorded: list[Callable[[], None]] = []
+        self._recording = recorded
+        try:
+            enqueue()
+        finally:
+            self._recording = None
+        return lambda: self._queue.extend(recorded)
+
+    def timed(self, calls: Sequence[Callable[[], None]]) -> list[int]:
+        for call in calls:
+            call()
+        self.synchronize()
+        return [1] * len(calls)
+
+
+class HostLibrary(CudaLibrary):
+    """The CPU kernels, one plan a launch, and promotion and staging written out."""
+
+    def __init__(self, device: HostDevice) -> None:
+        self._device = device
+        self._pool = cpu_library.Pool(1)
+        self.staged = 0
+
+    def launch(self, op: int, record: ctypes.Structure, stream: int) -> None:
+        assert stream == STREAM
+        plan = cpu_library.Plan([(op, record)])  # copies the record, as a launch reads it
+        self._device.enqueue(partial(plan.run, self._pool))
+
+    def workspace_bytes(self, op: int, record: ctypes.Structure) -> int:
+        return cpu_library.workspace_bytes(op, record, 1)
+
+    def promote(
+        self, planes: Any, count: int, capacity: int, rows: Sequence[int], at: int, stream: int
+    ) -> None:
+        assert stream == STREAM
+        indices = (ctypes.c_int32 * len(rows))(*rows)
+        library = cpu_library._library()
+        call = library.bitmtp_cpu_promote
+        self._device.enqueue(partial(call, planes, count, capacity, indices, len(rows), at))
+
+    def stage(self, args: abi.StageArgs, stream: int) -> None:
+        assert stream == STREAM
+        self.staged += 1
+        prefix = [_int(args.prefix, i) for i in range(args.prefix_rows)]
+        outputs, rows = ctypes.c_void_p.from_address(args.outputs).value, _int(args.output_rows, 0)
+        sizes = {name: getattr(args, name) for name, _ in abi.StageArgs._fields_}
+        self._device.enqueue(partial(_stage, sizes, prefix, outputs or 0, rows))
+
+
+def _stage(sizes: dict[str, int], prefix: list[int], outputs: int, rows: int) -> None:
+    m, h, history = sizes["M"], sizes["h"], sizes["history"]
+    words = -(-m // 32)
+    ids = prefix + [_int(outputs, row * sizes["top_k"]) for row in range(rows)]
+    real = len(ids)
+    _ints(sizes["token_ids"], m)[:] = ids + [0] * (m - real)
+    _ints(sizes["positions"], m)[:] = [history + (i if i < real else 0) for i in range(m)]
+    sees = np.eye(m, 32 * words, dtype=np.uint8)
+    sees[:real, :real] = np.tri(real, dtype=np.uint8)
+    packed = np.packbits(sees, axis=1, bitorder="little").view("<i4")
+    _ints(sizes["mask"], m * words)[:] = packed.reshape(-1)
+    last = real - sizes["heads"]
+    _ints(sizes["head_slots"], h)[:] = [last + min(i, sizes["heads"] - 1) for i in range(h)]
+    _ints(sizes["history_length"], 1)[:] = history
+
+
+def _ints(address: int, count: int) -> NDArray[np.int32]:
+    return np.frombuffer((ctypes.c_int32 * count).from_address(address), np.int32)
+
+
+def _int(address: int, index: int) -> int:
+    return ctypes.c_int32.from_address(address + 4 * index).value
