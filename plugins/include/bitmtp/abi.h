@@ -176,6 +176,63 @@ void bitmtp_cpu_plan_destroy(bitmtp_cpu_plan *plan);
 /* promote: history row at + i of every plane takes workspace row rows[i]. Workspace starts at row `capacity`. */
 void bitmtp_cpu_promote(const bitmtp_kv_plane *planes, int32_t count, int64_t capacity, const int32_t *rows, int32_t n, int64_t at);
 
+/* ---- the CUDA library ----------------------------------------------------------------------------------------------- */
+
+/* Each launcher enqueues its operator on `stream` (a cudaStream_t) of the current device and returns 0 or a cudaError_t;
+ * cudaErrorInvalidValue (1) is also a record that the operator does not take. The record itself is read on the host, during the
+ * call; every pointer in it is a device pointer, 16-byte aligned. No launcher allocates, synchronises or keeps state between
+ * calls, so all of them can be captured in a graph. Rows have at most 65,536 columns, of norms and gates 32,768.
+ *
+ * On devices with programmatic dependent launch a kernel may start before the one ahead of it in the stream has ended. Until then
+ * it reads only what no kernel of a step writes: weight tables, scales and norms' weights, and, in attention, history,
+ * history_length, kv4_length, mask, positions and the rotary table. bitmtp_cuda_token_embedding starts when all before it has
+ * ended; so whatever writes those in the stream is followed by it before the next attention, or by a synchronisation. */
+int32_t bitmtp_cuda_abi_version(void);
+
+/* Programmatic dependent launch for the calls that follow, in this process: 1 (the default; without effect below compute
+ * capability 9.0) or 0. Returns the former value. */
+int32_t bitmtp_cuda_set_programmatic_launch(int32_t on);
+
+int32_t bitmtp_cuda_token_embedding(const bitmtp_token_embedding_args *args, void *stream);
+int32_t bitmtp_cuda_rms_norm_quant(const bitmtp_rms_norm_quant_args *args, void *stream);
+int32_t bitmtp_cuda_ternary_linear(const bitmtp_linear_args *args, void *stream);
+int32_t bitmtp_cuda_dual_plane_linear(const bitmtp_linear_args *args, void *stream);
+int32_t bitmtp_cuda_nested_kv_attention(const bitmtp_nested_kv_attention_args *args, void *stream);
+int32_t bitmtp_cuda_gated_act_quant(const bitmtp_gated_act_quant_args *args, void *stream);
+int32_t bitmtp_cuda_greedy_head(const bitmtp_greedy_head_args *args, void *stream);
+
+/* Bytes of the `workspace` of a call with these sizes; pointers are not looked at. Uninitialised memory will do, and the operators
+ * of one stream may share it. */
+int64_t bitmtp_cuda_nested_kv_attention_workspace_bytes(const bitmtp_nested_kv_attention_args *args);
+int64_t bitmtp_cuda_greedy_head_workspace_bytes(const bitmtp_greedy_head_args *args);
+
+/* As bitmtp_cpu_promote; planes[] and rows[] are read on the host during the call, the planes' bases are on the device. */
+int32_t bitmtp_cuda_promote(const bitmtp_kv_plane *planes, int32_t count, int64_t capacity, const int32_t *rows, int32_t n,
+                            int64_t at, void *stream);
+
+enum { BITMTP_STAGE_TOKENS = 64, BITMTP_STAGE_OUTPUTS = 16 };
+
+/* The causal window of `prefix` and the drafts after it, which are the first tokens of outputs that the host has not read. */
+typedef struct bitmtp_stage_args {
+  const int32_t *prefix;         /* [prefix_rows], on the host */
+  const int32_t *const *outputs; /* [output_count], on the host: steps' token_ids on the device, each int32[rows, top_k] */
+  const int32_t *output_rows;    /* [output_count], on the host: the leading rows of each that are drafts */
+  int32_t *token_ids;            /* [M]: prefix, drafts, and token 0 in spare slots */
+  int32_t *positions;            /* [M]: history, history + 1, ..; `history` in spare slots */
+  int32_t *mask;                 /* [M, ceil(M/32)]: causal; a spare slot sees itself alone */
+  int32_t *head_slots;           /* [h]: the last `heads` rows, then the last one again */
+  int32_t *history_length;       /* [1] */
+  int32_t history;               /* rows of history */
+  int32_t prefix_rows;           /* 1 .. BITMTP_STAGE_TOKENS */
+  int32_t output_count;          /* 0 .. BITMTP_STAGE_OUTPUTS */
+  int32_t top_k;
+  int32_t M;
+  int32_t h;
+  int32_t heads; /* 1 .. min(h, rows) */
+} bitmtp_stage_args;
+
+int32_t bitmtp_cuda_stage(const bitmtp_stage_args *args, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,16 @@
+#include "greedy_head.cuh"
+
+namespace bitmtp {
+namespace cuda {
+
+template <>
+int32_t launch_head<Kind::kComposed>(const HeadArgs &args, int32_t group_size, void *stream) {
+  switch (group_size) {
+    case 0: return launch_head_shape<Kind::kComposed, 0>(args, stream);
+    case 64: return launch_head_shape<Kind::kComposed, 64>(args, stream);
+    default: return launch_head_shape<Kind::kComposed, 128>(args, stream);
+  }
+}
+
+}  // namespace cuda
+}  // namespace bitmtp

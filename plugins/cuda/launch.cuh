@@ -1,0 +1,60 @@
+// How every kernel of this library is started, and programmatic dependent launch: a kernel whose predecessor has let it go
+// begins early, reads what nothing writes (weights), and waits before it touches anything else.
+//
+// Rules that keep it safe. Every kernel calls wait_for_previous() in every thread that goes on to read or write activations, and
+// at least one thread of each block does so always: a grid that ended before its predecessor would break the chain for the grid
+// after it. No store precedes the wait. release_next() promises nothing about memory: what the next kernel reads is there once
+// its own wait returns, which is when this whole grid has ended.
+//
+// A step begins with TokenEmbedding, an ordinary launch that has no need to wait: nothing after it starts before what precedes the
+// step (stage, promote, the step before) is complete. So kernels of a step may also read early what only those write: history, its length, mask, positions.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace bitmtp {
+namespace cuda {
+
+// Whether launches on the current device carry the attribute.
+bool programmatic_launch();
+
+// Multiprocessors of the current device.
+int32_t multiprocessors();
+
+template <class... Parameters, class... Arguments>
+int32_t launch_as(bool programmatic, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream, Arguments &&...arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = programmatic ? 1 : 0;
+  return static_cast<int32_t>(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...));
+}
+
+template <class... Parameters, class... Arguments>
+int32_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream, Arguments &&...arguments) {
+  return launch_as(programmatic_launch(), kernel, grid, block, stream, std::forward<Arguments>(arguments)...);
+}
+
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void release_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace cuda
+}  // namespace bitmtp

@@ -1,0 +1,91 @@
+// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual. The file of each weight kind instantiates launch_linear.
+#pragma once
+
+#include "packed_rows.cuh"
+
+namespace bitmtp {
+namespace cuda {
+
+struct LinearArgs {
+  PackedArgs weight;
+  const int32_t *codes;
+  const float *act_scale;
+  const float *residual;
+  float *out;
+  int32_t M;
+};
+
+template <class S>
+struct LinearSink {
+  const LinearArgs &args;
+  int32_t first;  // column of the block
+  float act_scale[S::kTiles];
+  float residual[S::kTiles];
+
+  __device__ __forceinline__ int32_t slot(int32_t column) const {
+    const int32_t m = first + column;
+    return m < args.M ? m : args.M - 1;
+  }
+  __device__ __forceinline__ void start() {
+    const int32_t column = threadIdx.x % (32 * kFoldLanes) / S::kRows;
+#pragma unroll
+    for (int t = 0; t < S::kTiles; ++t) act_scale[t] = args.act_scale[slot(8 * t + column)];
+  }
+  __device__ __forceinline__ const int32_t *row(int32_t column) const {
+    return args.codes + static_cast<int64_t>(slot(column)) * (args.weight.steps * (kStepColumns / 4));
+  }
+  __device__ __forceinline__ bool inside(int32_t n, int32_t column) const {
+    return n < args.weight.rows && first + column < args.M;
+  }
+  __device__ __forceinline__ int64_t at(int32_t n, int32_t column) const {
+    return static_cast<int64_t>(first + column) * args.weight.rows + n;
+  }
+  __device__ __forceinline__ void prepare(int tile, int32_t n, int32_t column) {
+    if (args.residual != nullptr && inside(n, column)) residual[tile] = args.residual[at(n, column)];
+  }
+  __device__ __forceinline__ void finish(int tile, int32_t n, int32_t column, float y) {
+    if (!inside(n, column)) return;
+    y = y * act_scale[tile];
+    args.out[at(n, column)] = args.residual != nullptr ? y + residual[tile] : y;
+  }
+};
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks) linear_kernel(const __grid_constant__ LinearArgs args) {
+  LinearSink<S> sink{args, static_cast<int32_t>(blockIdx.y) * S::kColumns, {}, {}};
+  packed_rows<S>(args.weight, sink);
+}
+
+// How a call is cut into blocks. It changes no bit of the result.
+struct LinearPlan {
+  int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
+  int32_t sets;       // 1, or 2 for windows of two tiles
+  int32_t blocks;     // of a multiprocessor, at most. One leaves room for the next kernel's first weights
+};
+
+LinearPlan plan_linear(int32_t rows, int32_t M);
+
+template <Kind kKind>
+int32_t launch_linear(const LinearArgs &args, const LinearPlan &plan, int32_t group_size, void *stream);
+
+// Either launcher of the ABI; the sweep's bench also calls it with other plans.
+int32_t linear(const bitmtp_linear_args &args, const LinearPlan &plan, void *stream);
+
+template <Kind kKind, int kGroup>
+int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *stream) {
+  const auto with = [&](auto shape) {
+    using S = decltype(shape);
+    const dim3 grid = packed_grid<S>(args.weight.rows, ceil_div(args.M, S::kColumns), plan.blocks);
+    return launch(linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
+  };
+  const bool narrow = plan.lane_rows == 2;
+  if (args.M == 1) return narrow ? with(PackedShape<kKind, kGroup, 1, true, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, true, 4, 1>{});
+  if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, false, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});
+  if (args.M <= 16)
+    return plan.sets == 2 ? with(PackedShape<kKind, kGroup, 2, false, 4, 2>{}) : with(PackedShape<kKind, kGroup, 2, false, 4, 1>{});
+  if (args.M <= 24) return with(PackedShape<kKind, kGroup, 3, false, 4, 1>{});
+  return with(PackedShape<kKind, kGroup, 4, false, 4, 1>{});
+}
+
+}  // namespace cuda
+}  // namespace bitmtp

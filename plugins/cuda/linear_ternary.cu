@@ -1,0 +1,16 @@
+#include "linear.cuh"
+
+namespace bitmtp {
+namespace cuda {
+
+template <>
+int32_t launch_linear<Kind::kTernary>(const LinearArgs &args, const LinearPlan &plan, int32_t group_size, void *stream) {
+  switch (group_size) {
+    case 0: return launch_shape<Kind::kTernary, 0>(args, plan, stream);
+    case 64: return launch_shape<Kind::kTernary, 64>(args, plan, stream);
+    default: return launch_shape<Kind::kTernary, 128>(args, plan, stream);
+  }
+}
+
+}  // namespace cuda
+}  // namespace bitmtp

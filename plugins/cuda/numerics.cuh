@@ -1,0 +1,71 @@
+// The arithmetic of docs/numerics.md on this device, outside the dots. The library is compiled without contraction: a product and
+// a sum are fused only where fmaf is written. Sums over a row are split over the threads of a block by element index and combined
+// by a fixed tree, both functions of the row's length alone.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace bitmtp {
+namespace cuda {
+
+constexpr uint32_t kWholeWarp = 0xFFFFFFFFu;
+constexpr float kExpLow = -87.3f;
+
+// Rule 7.
+__device__ __forceinline__ float exponential(float x) {
+  x = x < kExpLow ? kExpLow : x;
+  x = x > 88.3f ? 88.3f : x;
+  const float n = rintf(x * 1.44269504f);
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 0.00138141739f;
+  p = p * r + 0.00836892147f;
+  p = p * r + 0.0416684076f;
+  p = p * r + 0.166665196f;
+  p = p * r + 0.49999994f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * __int_as_float((static_cast<int32_t>(n) + 127) << 23);
+}
+
+__device__ __forceinline__ float softmax_weight(float x) { return x < kExpLow ? 0.0f : exponential(x); }
+
+// Half to even; a NaN gives 0.
+__device__ __forceinline__ int32_t round_code(float x, int32_t low, int32_t high) {
+  const int32_t rounded = __float2int_rn(x);
+  return rounded < low ? low : rounded > high ? high : rounded;
+}
+
+// Order of int32 keys is the order of the values; -0 must have been made 0.
+__device__ __forceinline__ int32_t float_key(float x) {
+  const int32_t bits = __float_as_int(x);
+  return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+__device__ __forceinline__ float key_float(int32_t key) { return __int_as_float(key ^ ((key >> 31) & 0x7FFFFFFF)); }
+
+// Both operands of an addition swap places between two lanes, which changes no bit: every lane ends with the same sum.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = x + __shfl_xor_sync(kWholeWarp, x, step);
+  return x;
+}
+
+// Over a block of whole warps, at most 32; every thread gets the result. `scratch` holds 32 values and serves one call.
+__device__ __forceinline__ float block_sum(float x, float *scratch) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  x = warp_sum(x);
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  return warp_sum(lane < warps ? scratch[lane] : 0.0f);
+}
+__device__ __forceinline__ int32_t block_max(int32_t x, int32_t *scratch) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  x = __reduce_max_sync(kWholeWarp, x);
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  return __reduce_max_sync(kWholeWarp, lane < warps ? scratch[lane] : INT32_MIN);
+}
+
+}  // namespace cuda
+}  // namespace bitmtp
