@@ -1,9 +1,9 @@
 """``--block auto``: block, min-prefix and plain AR steps chosen as decoding goes on.
 
-What a choice is worth follows from what steps cost here (``costs``) and from how drafts fared
-(``acceptance``): expected tokens of an iteration over its expected milliseconds. The best choice is
-taken. A search for it costs a noticeable part of a step, so the next one is due after an AR step's
-time, then after twice that and so on, for as long as the choice stays the same.
+What a choice is worth follows from what steps cost here (``costs``, ``pace``) and from how drafts
+fared (``acceptance``): expected tokens of an iteration over its expected milliseconds. The best
+choice is taken. A search for it costs a noticeable part of a step, so the next one is due after an
+AR step's time, then after twice that and so on, and sooner again when the choice has changed.
 
 Every block tells of all smaller ones, and of what was not seen or not lately, ``acceptance`` is
 hopeful. What a choice never shows, tries do: iterations of another choice although it seems to
@@ -13,11 +13,14 @@ lose. A share of the time is saved up for that, so what seems to lose little is 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bitmtp_edge.decode.acceptance import Acceptance, Outlook
 from bitmtp_edge.decode.costs import CostTable
+from bitmtp_edge.decode.pace import Pace
 from bitmtp_edge.decode.policies import (
     BlockPolicy,
     ConfidenceOnly,
@@ -37,6 +40,7 @@ START = 2.0  # AR steps, what may be lost on tries at first
 SEARCH = 0.2  # AR steps, what the searches around a try are taken to cost
 LONGEST = 64.0  # AR steps between two searches, at most
 MEMORY = 250  # AR steps in which what was seen of drafts fades to 1/e
+PACE_MEMORY = 1000  # AR steps in which what was seen of times fades to 1/e: machines change slowly
 BUCKET = 128  # tokens of history that are taken to cost the same
 
 
@@ -71,6 +75,15 @@ class Prices:
             width = states.width("verify", block + 1, block + 1)
             verify[block] = costs.ms("verify", width, width, history)
         return cls(costs.ms("verify", states.width("verify", 1, 1), 1, history), draft, verify)
+
+    def at(self, pace: Pace) -> Prices:
+        """What they are where iterations run at ``pace``."""
+        paces = {block: pace.of(block) for block in self.draft}
+        return Prices(
+            self.ar * pace.of(0),
+            {block: [ms * paces[block] for ms in each] for block, each in self.draft.items()},
+            {block: ms * paces[block] for block, ms in self.verify.items()},
+        )
 
     def iteration(self, choice: Choice) -> float:
         """An iteration behind a verified one."""
@@ -128,16 +141,24 @@ class Adaptive(PolicyAround):
     choices. The blocks to choose from are the policy's own and the smaller ones that have a verify
     width of their own: what lies between gains little, and makes searches dear. Of masks that see
     each other both ways, the policy's own alone. ``any_prefix``: whether min-prefix is chosen too,
-    or always the policy's. AR steps are always among the choices.
+    or always the policy's. AR steps are always among the choices. clock: seconds.
     """
 
     policy: BlockPolicy
 
-    def __init__(self, policy: BlockPolicy, costs: CostTable, *, any_prefix: bool = True) -> None:
+    def __init__(
+        self,
+        policy: BlockPolicy,
+        costs: CostTable,
+        *,
+        any_prefix: bool = True,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self.policy = policy
         self.costs = costs
         self.chosen: Counter[Choice] = Counter()
         self._any_prefix = any_prefix
+        self._clock = clock
         self._judged = isinstance(policy, ConfidenceOnly)
         self._acceptance = Acceptance(policy.block, self._judged)
         self._checked: ReplayStates | None = None
@@ -154,6 +175,14 @@ class Adaptive(PolicyAround):
         self._saved = START
         self._confident = 0
         self._cut = False
+        # Of an iteration: its pending tokens, 0 where its time tells nothing; when it began, how
+        # long it took.
+        self._pace = Pace()
+        self._prices: Prices | None = None
+        self._pending = 0
+        self._began = 0.0
+        self._took = 0.0
+        self._verified = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -171,6 +200,7 @@ class Adaptive(PolicyAround):
 
     def restart(self) -> None:
         self._cut = False
+        self._took = 0.0
 
     def check(self, states: ReplayStates) -> None:
         if states == self._checked:
@@ -185,14 +215,20 @@ class Adaptive(PolicyAround):
         self._states = {block: states.with_draft_outputs(block) for block in blocks}
         self._choices = {block: self._min_prefixes(block) for block in blocks}
         self._at = {}
-        self._due = self._since = 0.0
+        self._due = self._since = self._took = 0.0
 
     def plan(self, decoder: Decoder, most: int) -> int:
+        if self._took > 0:
+            self._see_pace()
         if self._since >= self._due:
             self._search(decoder)
         self._since += self._worth
         choice = self._now if most else AR
         self.chosen[choice] += 1
+        prefix = decoder.prefix
+        whole = choice == self._now and choice.block <= most
+        self._pending = len(prefix.tokens) - prefix.drafted if whole else 0
+        self._began = self._clock()
         return min(choice.block, most)
 
     def draft(self, decoder: Decoder, count: int) -> Drafts:
@@ -212,25 +248,44 @@ class Adaptive(PolicyAround):
         length, least = confident or 0, self._now.min_prefix
         count = 0 if length < least else max(length, 1)
         self._cut = count > 0 and 0 < length < self._now.block
+        self._ends(verified=False)
         return count
 
     def judge(self, choice: TokenChoice, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
         accepted, following = self.policy.judge(choice, output, drafts)
         self._cut = False
+        self._ends(verified=True)
         if drafts.tokens:
             self._acceptance.see_right(len(drafts.tokens), self._confident, accepted)
         return accepted, following
 
+    def _ends(self, verified: bool) -> None:
+        """The iteration has read its last output, or a verify step is yet to come."""
+        self._verified = verified
+        self._took = self._clock() - self._began
+
+    def _see_pace(self) -> None:
+        prices, block = self._prices, self._now.block
+        if prices is not None and 0 < self._pending <= max(block, 1):
+            ms = prices.draft[block][self._pending - 1] if block else prices.ar
+            if block and self._verified:
+                ms += prices.verify[block]
+            self._pace.see(block, 1e3 * self._took / prices.ar, ms / prices.ar)
+        self._took = 0.0
+
     def _search(self, decoder: Decoder) -> None:
         self._acceptance.fade((1 - 1 / MEMORY) ** self._since)
+        self._pace.fade((1 - 1 / PACE_MEMORY) ** self._since)
         self._saved += TRY_SHARE * self._since
-        prices, blocks = self._prices_at(len(decoder.prefix.tokens))
+        self._prices, blocks = self._prices_at(len(decoder.prefix.tokens))
+        prices = self._prices.at(self._pace)
         gains = self._gains(prices, blocks)
         choices = list(gains)
         best = max(choices, key=gains.__getitem__)
         if gains[best] < STAY * gains.get(self._best, 0.0):
             best = self._best
-        self._hold = min(2 * self._hold, LONGEST) if best == self._best else 1.0
+        # A change makes searches more frequent, not as frequent as at first: most are of equals.
+        self._hold = min(2 * self._hold, LONGEST) if best == self._best else max(self._hold / 2, 1)
         # The last, the largest block that is verified, shows most; AR steps show nothing, so where
         # these are best the likeliest block will do.
         trial = choices[-1]

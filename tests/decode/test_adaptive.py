@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,18 @@ from bitmtp_edge.errors import UserError
 
 from .fake_engines import HashEngine
 from .test_block_policies import final_states
-from .trace_engine import TAU, Trace, TraceEngine, cost_table, make_trace, ms_a_token, states_of
+from .trace_engine import (
+    TAU,
+    Trace,
+    TraceEngine,
+    clock,
+    cost_table,
+    make_trace,
+    ms_a_token,
+    states_of,
+)
 
+auto = partial(Adaptive, clock=clock)
 BLOCK = 8
 LENGTH = 2500
 STATES = states_of(BLOCK, 4096)
@@ -101,7 +112,7 @@ def make(name: str) -> BlockPolicy:
 
 def ms_of_auto(policy: str, skill: str, costs: str) -> float:
     table = COSTS[costs]
-    return ms_a_token(Adaptive(make(policy), table), trace_of(skill), table, STATES)
+    return ms_a_token(auto(make(policy), table), trace_of(skill), table, STATES)
 
 
 def loss(policy: str, skill: str, costs: str) -> float:
@@ -131,10 +142,39 @@ def test_near_the_best_fixed_choice_on_recorded_traces(
     assert max(losses.values()) <= most, losses
 
 
+def misjudged(table: CostTable, dear: int) -> CostTable:
+    """With steps of ``dear`` slots and more an eighth too dear."""
+    return replace(
+        table,
+        steps=tuple(
+            replace(s, short_ms=1.125 * s.short_ms, long_ms=1.125 * s.long_ms)
+            if s.width >= dear
+            else s
+            for s in table.steps
+        ),
+    )
+
+
+@pytest.mark.parametrize("policy", ["speculative", "hybrid"])
+def test_what_iterations_take_counts_more_than_a_table(policy: str) -> None:
+    """Block 8 is the best by a few percent, and by the table the worst."""
+    table = cost_table(STATES, lambda width: 0.55 + 0.12 * width)
+    trace, believed = trace_of("good"), misjudged(table, 8)
+    fixed = [replace(make(policy), block=size) for size in (2, 4, 8)]
+    best = min(ms_a_token(each, trace, table, STATES) for each in fixed)
+
+    def loss_by(seconds: Callable[[], float]) -> float:
+        adaptive = Adaptive(make(policy), believed, clock=seconds)
+        return ms_a_token(adaptive, trace, table, STATES) / best - 1
+
+    assert loss_by(clock) <= 0.03
+    assert loss_by(clock) < loss_by(lambda: 0.0)
+
+
 def test_a_text_that_turns_predictable_is_noticed() -> None:
     """Of the second half, more is decoded in blocks than not."""
     trace = trace_of("none, then good")
-    adaptive = Adaptive(SpeculativeOnly(BLOCK), CPU)
+    adaptive = auto(SpeculativeOnly(BLOCK), CPU)
     decoder = Decoder(TraceEngine(trace, CPU, 4096), STATES, adaptive)
     decoder.prefill([1])
     first = sum(it.drafted > 0 for it in decoder.iterations(LENGTH // 2))
@@ -145,7 +185,7 @@ def test_a_text_that_turns_predictable_is_noticed() -> None:
 
 @pytest.mark.parametrize("policy", ["speculative", "confidence", "hybrid"])
 def test_where_no_block_can_pay_none_is_tried(policy: str) -> None:
-    adaptive = Adaptive(make(policy), HOPELESS)
+    adaptive = auto(make(policy), HOPELESS)
     ms_a_token(adaptive, trace_of("good"), HOPELESS, STATES)
     assert set(adaptive.chosen) == {AR}
 
@@ -155,7 +195,7 @@ def test_tries_cost_little() -> None:
     for table in (CPU, SMALL):
         trace = trace_of("none")
         ar = ms_a_token(AutoRegressive(), trace, table, STATES)
-        adaptive = Adaptive(Hybrid(BLOCK, TAU, 2), table)
+        adaptive = auto(Hybrid(BLOCK, TAU, 2), table)
         ms_a_token(adaptive, trace[:128], table, STATES)
         assert ms_a_token(adaptive, trace, table, STATES) < 1.015 * ar
         assert sum(adaptive.chosen.values()) - adaptive.chosen[AR] > 5
@@ -170,7 +210,7 @@ def test_a_short_reply_learns_what_it_is_in_a_few_iterations(policy: str) -> Non
             trace = trace_of(skill)[:128]
             fixed = [AutoRegressive(), make(policy)]
             best = min(ms_a_token(each, trace, table, STATES) for each in fixed)
-            losses.append(ms_a_token(Adaptive(make(policy), table), trace, table, STATES) / best)
+            losses.append(ms_a_token(auto(make(policy), table), trace, table, STATES) / best)
     assert sum(losses) / len(losses) < 1.05
 
 
@@ -188,14 +228,14 @@ class CountsSearches(Adaptive):
 )
 def test_searches_get_rare(table: CostTable, skill: str) -> None:
     """Fewer than one in ten AR steps."""
-    adaptive = CountsSearches(SpeculativeOnly(BLOCK), table)
+    adaptive = CountsSearches(SpeculativeOnly(BLOCK), table, clock=clock)
     ms = ms_a_token(adaptive, trace_of(skill), table, STATES) * LENGTH
     assert 0 < adaptive.searches < 0.1 * ms / table.ar_ms
 
 
 def test_what_is_learnt_outlives_a_reply() -> None:
     trace = trace_of("none")
-    adaptive = Adaptive(SpeculativeOnly(BLOCK), CPU)
+    adaptive = auto(SpeculativeOnly(BLOCK), CPU)
     ms_a_token(adaptive, trace[:200], CPU, STATES)
     before = adaptive.chosen[AR]
     ms_a_token(adaptive, trace[:100], CPU, STATES)
@@ -216,7 +256,7 @@ def test_the_text_is_ars_whatever_is_chosen(final: bool) -> None:
         slope = draw.choice((0.0, 0.05, 0.5))
         table = cost_table(states.with_draft_outputs(4), lambda width, by=slope: 1 + by * width)
         engine = HashEngine(states, noise=draw.choice((0, 1, 4, 16)))
-        adaptive = Adaptive(SpeculativeOnly(4), table)
+        adaptive = auto(SpeculativeOnly(4), table)
         decoder = Decoder(engine, states, adaptive, check=True)
         for _ in range(2):
             prompt = [draw.randrange(engine.vocab) for _ in range(draw.randint(1, 8))]
@@ -231,7 +271,7 @@ def test_hybrid_commits_unverified_only_what_is_confident() -> None:
         states = final_states(draft_widths=tuple(range(1, 9)))
         table = cost_table(states.with_draft_outputs(4), lambda width: 1 + 0.01 * width)
         engine = HashEngine(states, noise=seed % 5)
-        adaptive = Adaptive(Hybrid(4, 0.5, 2), table)
+        adaptive = auto(Hybrid(4, 0.5, 2), table)
         decoder = Decoder(engine, states, adaptive, check=True)
         decoder.prefill([seed % 11, 1])
         for step in decoder.iterations(60):
@@ -243,7 +283,7 @@ def test_hybrid_commits_unverified_only_what_is_confident() -> None:
 
 
 def chosen_by(policy: BlockPolicy, any_prefix: bool) -> set[Choice]:
-    adaptive = Adaptive(policy, GPU, any_prefix=any_prefix)
+    adaptive = auto(policy, GPU, any_prefix=any_prefix)
     ms_a_token(adaptive, trace_of("fair"), GPU, STATES)
     return set(adaptive.chosen)
 
@@ -257,7 +297,7 @@ def test_a_min_prefix_that_is_given_holds() -> None:
 def test_masks_that_see_each_other_both_ways_keep_their_block() -> None:
     states = final_states(block_attention="full")
     table = cost_table(states.with_draft_outputs(4), lambda width: 1 + 0.01 * width)
-    adaptive = Adaptive(SpeculativeOnly(4), table)
+    adaptive = auto(SpeculativeOnly(4), table)
     decoder = Decoder(HashEngine(states, noise=2), states, adaptive, check=True)
     decoder.prefill([1, 2])
     list(decoder.iterations(64))
@@ -266,7 +306,7 @@ def test_masks_that_see_each_other_both_ways_keep_their_block() -> None:
 
 
 def test_settings_tell_what_was_chosen() -> None:
-    adaptive = Adaptive(Hybrid(BLOCK, TAU, 2), GPU)
+    adaptive = auto(Hybrid(BLOCK, TAU, 2), GPU)
     engine = TraceEngine(trace_of("fair"), GPU, 4096)
     decoder = Decoder(engine, STATES, adaptive)
     decoder.prefill([1])
@@ -275,17 +315,17 @@ def test_settings_tell_what_was_chosen() -> None:
     assert (settings["block"], settings["tau"], settings["min_prefix"]) == ("auto", TAU, "auto")
     assert sum(choice["iterations"] for choice in settings["chosen"]) == len(steps)
     assert settings["chosen"][0].keys() == {"block", "min_prefix", "iterations"}
-    assert Adaptive(Hybrid(8, TAU, 2), GPU, any_prefix=False).settings["min_prefix"] == 2
-    assert Adaptive(SpeculativeOnly(8), GPU).settings == {"block": "auto", "chosen": []}
+    assert auto(Hybrid(8, TAU, 2), GPU, any_prefix=False).settings["min_prefix"] == 2
+    assert auto(SpeculativeOnly(8), GPU).settings == {"block": "auto", "chosen": []}
 
 
 def test_it_samples_where_its_policy_does() -> None:
     states = final_states()
     table = cost_table(states.with_draft_outputs(4), lambda width: 1.0)
     warm = SamplingParams(0.7)
-    Decoder(HashEngine(states), states, Adaptive(SpeculativeOnly(4), table), sampling=warm)
+    Decoder(HashEngine(states), states, auto(SpeculativeOnly(4), table), sampling=warm)
     with pytest.raises(UserError, match="policy hybrid commits the most likely tokens"):
-        adaptive = Adaptive(Hybrid(4, TAU, 2), table)
+        adaptive = auto(Hybrid(4, TAU, 2), table)
         Decoder(HashEngine(states), states, adaptive, sampling=warm)
 
 

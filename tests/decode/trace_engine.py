@@ -20,9 +20,11 @@ Trace = Sequence[tuple[int, int]]
 
 class TraceEngine(Engine):
     """The right token is always 1. Behind ``n`` tokens, h drafts are confident, a right: those of
-    ``trace[n]``. ``ms`` is the sum of what the steps cost by ``costs``."""
+    ``trace[n]``. ``ms`` is the sum of what the steps cost by ``costs``; ``clock`` shows the sum of
+    all engines."""
 
     name = "trace"
+    all_ms = 0.0
 
     def __init__(self, trace: Trace, costs: CostTable, segment: int) -> None:
         self._trace = trace
@@ -35,7 +37,9 @@ class TraceEngine(Engine):
         return self._segment
 
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
-        self.ms += self._costs.ms(state.role, state.width, state.outputs, window.history_length)
+        ms = self._costs.ms(state.role, state.width, state.outputs, window.history_length)
+        self.ms += ms
+        TraceEngine.all_ms += ms
         tokens = np.ones((state.outputs, 1), np.int32)
         probability = np.ones((state.outputs, 1), np.float32)
         if state.role == "draft":
@@ -52,6 +56,11 @@ class TraceEngine(Engine):
 
     def close(self) -> None:
         pass
+
+
+def clock() -> float:
+    """Seconds, in which nothing takes time but steps."""
+    return 1e-3 * TraceEngine.all_ms
 
 
 def states_of(block: int, context: int) -> ReplayStates:

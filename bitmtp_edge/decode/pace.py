@@ -1,0 +1,43 @@
+"""What iterations take, over what the saved step costs say they take."""
+
+from __future__ import annotations
+
+PRIOR = 10.0
+"""Steps whose time a block's pace is held for the common one, before its own iterations tell."""
+MOST = 2.0
+"""Times longer or shorter than expected that an iteration counts for, at most: what else the
+machine did in it says nothing of the block."""
+
+
+NOISE = 0.02
+"""A block whose pace is that near to the common one has the common one."""
+
+
+class Pace:
+    """Time over expected time, block by block; block 0 is an AR step.
+
+    The saved costs come from some runs of each step alone. In decoding the same step may take a
+    tenth more or less, and not the same tenth at every width, which is enough to prefer the wrong
+    block. Of a block that was seen little, the pace of all iterations together stands.
+    """
+
+    def __init__(self) -> None:
+        self._took: dict[int, tuple[float, float]] = {}
+
+    def see(self, block: int, took: float, expected: float) -> None:
+        """An iteration with ``block``. Both times in steps of one kind, whatever they are."""
+        took = min(max(took, expected / MOST), expected * MOST)
+        times = self._took.get(block, (0.0, 0.0))
+        self._took[block] = times[0] + took, times[1] + expected
+
+    def fade(self, keep: float) -> None:
+        """What was seen so far counts ``keep`` times what it did."""
+        self._took = {block: (t * keep, e * keep) for block, (t, e) in self._took.items()}
+
+    def of(self, block: int) -> float:
+        all_took = sum(took for took, _ in self._took.values())
+        all_expected = sum(expected for _, expected in self._took.values())
+        common = (PRIOR + all_took) / (PRIOR + all_expected)
+        took, expected = self._took.get(block, (0.0, 0.0))
+        own = (took + PRIOR * common) / (expected + PRIOR)
+        return own if abs(own - common) > NOISE * common else common
