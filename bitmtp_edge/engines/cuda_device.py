@@ -110,7 +110,7 @@ class CudaDevice:
         """Zeroed page-locked memory."""
         torch = self._torch
         with _told(f"{size} bytes of page-locked memory"):
-            owner = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+            owner = torch.zeros(max(size, 1), dtype=torch.uint8, pin_memory=True)
         return HostBlock(owner.numpy(), owner)
 
     def send(self, source: HostBlock, to: Block) -> None:
