@@ -90,6 +90,12 @@ __device__ __forceinline__ void load_scales(uint32_t (&s)[1], const uint16_t *p)
   asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(s[0]) : "l"(p));
 }
 
+__device__ __forceinline__ uint32_t load_row_scale(const uint16_t *p) {
+  uint16_t bits;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(p));
+  return bits;
+}
+
 template <class S>
 struct WeightStep {
   uint32_t words[S::kPlanes][S::kLoads][S::kLaneRows];
@@ -253,10 +259,11 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
     }
   };
 
-  // One scale a row: it comes from memory as late as the weights do, so it leaves as early.
-  const auto row_scale_of = [&](int32_t block) {
+  // One scale a row: it comes from memory as late as the weights do, so it leaves as early; and it stays fp16 until it is needed,
+  // or the conversion would hold up everything between here and there.
+  const auto row_scale_of = [&](int32_t block) -> uint32_t {
     const int32_t n = (block * S::kSets + set) * S::kRows + element_row;
-    return S::kGrouped || !has_element ? 0.0f : half_to_float(a.scales[n < a.rows ? n : a.rows - 1]) * S::Code::kUnit;
+    return S::kGrouped || !has_element ? 0u : load_row_scale(a.scales + (n < a.rows ? n : a.rows - 1));
   };
 
   int32_t block = blockIdx.x;
@@ -265,7 +272,7 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
 #pragma unroll
   for (int p = 0; p < S::kDepth; ++p)
     if (p < count) load_weights(weights[p], words, scales, p, p);
-  float row_scale = row_scale_of(block);
+  uint32_t row_scale = row_scale_of(block);
 
   release_next();
   wait_for_previous();
@@ -385,7 +392,7 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
           int32_t l[kFoldLanes];
 #pragma unroll
           for (int s = 0; s < kFoldLanes; ++s) l[s] = __float_as_int(lanes[s][element_column][element_row]);
-          y = static_cast<float>(combine_lanes(l)) * row_scale;
+          y = static_cast<float>(combine_lanes(l)) * (half_to_float(row_scale) * S::Code::kUnit);
         }
         sink.finish(t, n, 8 * t + element_column, y);
       }
