@@ -312,6 +312,8 @@ def _reply_rows(
         ReplyRow(
             policy=sample.policy.name,
             gamma=sample.gamma,
+            block=sample.policy.settings.get("block"),
+            min_prefix=sample.policy.settings.get("min_prefix"),
             prompt=index % prompts,
             round=index // prompts,
             prompt_tokens=reply.prompt_tokens,

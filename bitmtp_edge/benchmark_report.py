@@ -24,7 +24,8 @@ class StepCost:
 
 @dataclass(frozen=True)
 class ReplyRow:
-    """One reply. prompt and round count from 0; gamma is None for a policy without drafts.
+    """One reply. prompt and round count from 0. gamma, block, min_prefix: settings of the
+    policy, None for one that has no such setting.
 
     speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
     without AR, or where either reply is empty. predicted_speedup: by its steps; None without AR.
@@ -32,6 +33,8 @@ class ReplyRow:
 
     policy: str
     gamma: int | None
+    block: int | str | None
+    min_prefix: int | str | None
     prompt: int
     round: int
     prompt_tokens: int

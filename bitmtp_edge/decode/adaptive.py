@@ -39,8 +39,7 @@ STAY = 1.005  # times the choice that is, by which another must be better
 START = 2.0  # AR steps, what may be lost on tries at first
 SEARCH = 0.2  # AR steps, what the searches around a try are taken to cost
 LONGEST = 64.0  # AR steps between two searches, at most
-MEMORY = 250  # AR steps in which what was seen of drafts fades to 1/e
-PACE_MEMORY = 1000  # AR steps in which what was seen of times fades to 1/e: machines change slowly
+MEMORY = 250  # AR steps in which what was seen of drafts and times fades to 1/e
 BUCKET = 128  # tokens of history that are taken to cost the same
 
 
@@ -274,8 +273,9 @@ class Adaptive(PolicyAround):
         self._took = 0.0
 
     def _search(self, decoder: Decoder) -> None:
-        self._acceptance.fade((1 - 1 / MEMORY) ** self._since)
-        self._pace.fade((1 - 1 / PACE_MEMORY) ** self._since)
+        keep = (1 - 1 / MEMORY) ** self._since
+        self._acceptance.fade(keep)
+        self._pace.fade(keep)
         self._saved += TRY_SHARE * self._since
         self._prices, blocks = self._prices_at(len(decoder.prefix.tokens))
         prices = self._prices.at(self._pace)

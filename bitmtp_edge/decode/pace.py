@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-PRIOR = 10.0
+PRIOR = 20.0
 """Steps whose time a block's pace is held for the common one, before its own iterations tell."""
-MOST = 2.0
-"""Times longer or shorter than expected that an iteration counts for, at most: what else the
-machine did in it says nothing of the block."""
-
-
+MOST = 1.25
+"""Times the common pace, or its inverse, that an iteration counts for at most: the first step of a
+kind is slow, and what else the machine does in one says nothing of the block."""
 NOISE = 0.02
 """A block whose pace is that near to the common one has the common one."""
 
@@ -26,7 +24,8 @@ class Pace:
 
     def see(self, block: int, took: float, expected: float) -> None:
         """An iteration with ``block``. Both times in steps of one kind, whatever they are."""
-        took = min(max(took, expected / MOST), expected * MOST)
+        usual = expected * self._common()
+        took = min(max(took, usual / MOST), usual * MOST)
         times = self._took.get(block, (0.0, 0.0))
         self._took[block] = times[0] + took, times[1] + expected
 
@@ -35,9 +34,12 @@ class Pace:
         self._took = {block: (t * keep, e * keep) for block, (t, e) in self._took.items()}
 
     def of(self, block: int) -> float:
-        all_took = sum(took for took, _ in self._took.values())
-        all_expected = sum(expected for _, expected in self._took.values())
-        common = (PRIOR + all_took) / (PRIOR + all_expected)
+        common = self._common()
         took, expected = self._took.get(block, (0.0, 0.0))
         own = (took + PRIOR * common) / (expected + PRIOR)
         return own if abs(own - common) > NOISE * common else common
+
+    def _common(self) -> float:
+        took = sum(took for took, _ in self._took.values())
+        expected = sum(expected for _, expected in self._took.values())
+        return (PRIOR + took) / (PRIOR + expected)
