@@ -40,6 +40,7 @@ START = 2.0  # AR steps, what may be lost on tries at first
 SEARCH = 0.2  # AR steps, what the searches around a try are taken to cost
 LONGEST = 64.0  # AR steps between two searches, at most
 MEMORY = 250  # AR steps in which what was seen of drafts and times fades to 1/e
+OUTLIER = 1.5  # times its usual time, what an iteration counts for at most
 BUCKET = 128  # tokens of history that are taken to cost the same
 
 
@@ -174,14 +175,20 @@ class Adaptive(PolicyAround):
         self._saved = START
         self._confident = 0
         self._cut = False
-        # Of an iteration: its pending tokens, 0 where its time tells nothing; when it began, how
-        # long it took.
-        self._pace = Pace()
-        self._prices: Prices | None = None
+        # Of the last iteration: its pending tokens, 0 where its time tells nothing; seconds.
         self._pending = 0
         self._began = 0.0
-        self._took = 0.0
+        self._ended = 0.0
         self._verified = False
+        # What the choice that is now should take, by the saved costs, and what it took, since the
+        # last search: milliseconds.
+        self._pace = Pace()
+        self._ar_ms = 1.0
+        self._draft_ms: list[float] = []
+        self._verify_ms = 0.0
+        self._cap = 0.0
+        self._expected = 0.0
+        self._took = 0.0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -199,7 +206,7 @@ class Adaptive(PolicyAround):
 
     def restart(self) -> None:
         self._cut = False
-        self._took = 0.0
+        self._pending = 0
 
     def check(self, states: ReplayStates) -> None:
         if states == self._checked:
@@ -214,19 +221,21 @@ class Adaptive(PolicyAround):
         self._states = {block: states.with_draft_outputs(block) for block in blocks}
         self._choices = {block: self._min_prefixes(block) for block in blocks}
         self._at = {}
-        self._due = self._since = self._took = 0.0
+        self._due = self._since = 0.0
+        self._pending = 0
 
     def plan(self, decoder: Decoder, most: int) -> int:
-        if self._took > 0:
-            self._see_pace()
+        if self._pending:
+            self._see_time()
         if self._since >= self._due:
             self._search(decoder)
         self._since += self._worth
         choice = self._now if most else AR
         self.chosen[choice] += 1
-        prefix = decoder.prefix
-        whole = choice == self._now and choice.block <= most
-        self._pending = len(prefix.tokens) - prefix.drafted if whole else 0
+        # Fewer drafts, or more pending tokens than such blocks leave, take another time.
+        pending = len(decoder.prefix.tokens) - decoder.prefix.drafted
+        usual = pending <= len(self._draft_ms) and self._now.block <= most
+        self._pending = pending if usual else 0
         self._began = self._clock()
         return min(choice.block, most)
 
@@ -247,38 +256,33 @@ class Adaptive(PolicyAround):
         length, least = confident or 0, self._now.min_prefix
         count = 0 if length < least else max(length, 1)
         self._cut = count > 0 and 0 < length < self._now.block
-        self._ends(verified=False)
+        self._verified, self._ended = False, self._clock()  # unless a verify step is yet to come
         return count
 
     def judge(self, choice: TokenChoice, output: StepOutput, drafts: Drafts) -> tuple[int, int]:
         accepted, following = self.policy.judge(choice, output, drafts)
         self._cut = False
-        self._ends(verified=True)
+        self._verified, self._ended = True, self._clock()
         if drafts.tokens:
             self._acceptance.see_right(len(drafts.tokens), self._confident, accepted)
         return accepted, following
 
-    def _ends(self, verified: bool) -> None:
-        """The iteration has read its last output, or a verify step is yet to come."""
-        self._verified = verified
-        self._took = self._clock() - self._began
-
-    def _see_pace(self) -> None:
-        prices, block = self._prices, self._now.block
-        if prices is not None and 0 < self._pending <= max(block, 1):
-            ms = prices.draft[block][self._pending - 1] if block else prices.ar
-            if block and self._verified:
-                ms += prices.verify[block]
-            self._pace.see(block, 1e3 * self._took / prices.ar, ms / prices.ar)
-        self._took = 0.0
+    def _see_time(self) -> None:
+        expected = self._draft_ms[self._pending - 1]
+        if self._verified:
+            expected += self._verify_ms
+        self._expected += expected
+        self._took += min(1e3 * (self._ended - self._began), self._cap * expected)
 
     def _search(self, decoder: Decoder) -> None:
         keep = (1 - 1 / MEMORY) ** self._since
         self._acceptance.fade(keep)
         self._pace.fade(keep)
+        if self._took > 0:
+            self._pace.see(self._now.block, self._took / self._ar_ms, self._expected / self._ar_ms)
         self._saved += TRY_SHARE * self._since
-        self._prices, blocks = self._prices_at(len(decoder.prefix.tokens))
-        prices = self._prices.at(self._pace)
+        saved, blocks = self._prices_at(len(decoder.prefix.tokens))
+        prices = saved.at(self._pace)
         gains = self._gains(prices, blocks)
         choices = list(gains)
         best = max(choices, key=gains.__getitem__)
@@ -302,7 +306,12 @@ class Adaptive(PolicyAround):
             self._now, self._due = best, self._hold
         self._best = best
         self._worth = prices.iteration(self._now) / prices.ar
-        self._since = 0.0
+        self._since = self._took = self._expected = 0.0
+        block = self._now.block
+        self._ar_ms = saved.ar
+        self._draft_ms = saved.draft[block] if block else [saved.ar]
+        self._verify_ms = saved.verify[block] if block else 0.0
+        self._cap = OUTLIER * self._pace.of(block)
 
     def _gains(self, prices: Prices, blocks: list[int]) -> dict[Choice, float]:
         """Tokens of each choice over those of AR steps in the same time."""

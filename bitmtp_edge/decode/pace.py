@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 PRIOR = 20.0
-"""Steps whose time a block's pace is held for the common one, before its own iterations tell."""
+"""AR steps whose time a block's pace is held for the common one, before it has told."""
 MOST = 1.25
-"""Times the common pace, or its inverse, that an iteration counts for at most: the first step of a
-kind is slow, and what else the machine does in one says nothing of the block."""
+"""Times the common pace, or its inverse, that iterations count for at most: the first step of a
+kind is slow, and what else the machine does says nothing of the block."""
 NOISE = 0.02
 """A block whose pace is that near to the common one has the common one."""
 
@@ -23,7 +23,7 @@ class Pace:
         self._took: dict[int, tuple[float, float]] = {}
 
     def see(self, block: int, took: float, expected: float) -> None:
-        """An iteration with ``block``. Both times in steps of one kind, whatever they are."""
+        """Iterations with ``block``; both times in AR steps."""
         usual = expected * self._common()
         took = min(max(took, usual / MOST), usual * MOST)
         times = self._took.get(block, (0.0, 0.0))

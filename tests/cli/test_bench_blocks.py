@@ -52,7 +52,7 @@ def test_a_speed_up_follows_from_the_steps(verb: Verb, block_bundle: Path, promp
     for policy in (speculative, hybrid):
         assert policy["draft_cost"] > 0 and policy["verify_cost"] > 0
         ours = [row for row in report["replies"] if row["policy"] == policy["policy"]]
-        settings = policy["policy_settings"]
+        settings = policy["settings"]
         assert {row["block"] for row in ours} == {settings["block"]}
         assert {row["min_prefix"] for row in ours} == {settings.get("min_prefix")}
         predicted = [row["predicted_speedup"] for row in ours]
