@@ -41,7 +41,7 @@ $(SMOLLM2)/bundle.json: $(EXPORT_SOURCES) | setup-smollm2
 	.venv/bin/bitmtp-edge export "$$($(PY) tools/find_smollm2.py)" -o $(SMOLLM2) --weights nested
 
 test: setup-test
-	.venv/bin/pytest -q -m "not gpu" tests
+	.venv/bin/pytest -q tests
 
 lint: setup-dev
 	.venv/bin/ruff check .
