@@ -1,4 +1,5 @@
-// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual. The file of each weight kind instantiates launch_linear.
+// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual, or ternary_row.cuh. The file of each weight kind instantiates
+// launch_linear.
 #pragma once
 
 #include "packed_rows.cuh"
@@ -61,6 +62,7 @@ struct LinearPlan {
   int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
   int32_t sets;       // 1, or 2 for windows of two tiles
   int32_t blocks;     // of a multiprocessor, at most. One leaves room for the next kernel's first weights
+  bool row;           // M = 1 of a ternary weight by ternary_row.cuh, which has plans of its own
 };
 
 LinearPlan plan_linear(int32_t rows, int32_t M);

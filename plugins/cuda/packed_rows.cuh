@@ -1,5 +1,5 @@
 // The product of packed weight rows with int8 activation rows: the loop that TernaryLinear, DualPlaneLinear and GreedyHead share,
-// at every width. Rule 5 of docs/numerics.md in the order of fold.h.
+// at every width. Rule 5 of docs/numerics.md in the order of fold.h. (TernaryLinear takes ternary_row.cuh for a single row: same bits.)
 //
 // A block of 8 warps takes a block of 32 (or 16) weight rows; each warp is one lane of the fold and holds several 16-byte weight
 // loads in flight, the first of them issued before the previous kernel has ended. The product is int8 mma: weights are the A

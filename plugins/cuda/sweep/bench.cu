@@ -92,7 +92,8 @@ class Bench {
     double copy;
     read_ = measure_bandwidth(copy);
     std::printf("device memory: copy %.0f GB/s (read + written), read %.0f GB/s. us a launch in a graph over rotated weights, programmatic launch\n"
-                "on and off; share: of the read bandwidth, with it on; plan: weight rows a lane / row blocks a block / blocks a processor, * the default\n", copy, read_);
+                "on and off; share: of the read bandwidth, with it on; plan: weight rows a lane / row blocks a block / blocks a processor, or\n"
+                "row: ternary_row.cuh; * the default\n", copy, read_);
     std::printf("%-26s %3s %6s %8s %8s %7s %6s %6s\n", "", "M", "plan", "on", "off", "MB", "GB/s", "share");
   }
 
@@ -110,17 +111,23 @@ class Bench {
     finish();
     for (int32_t M : widths) {
       std::vector<bitmtp::cuda::LinearPlan> plans = {bitmtp::cuda::plan_linear(c.rows, M)};
-      if (M == 1) plans = {{4, 1, 2}, {4, 1, 1}, {2, 1, 2}};
-      if (M > 8 && M <= 16) plans = {{4, 1, 2}, {4, 2, 1}};
+      if (M == 1) plans = {{4, 1, 2, false}, {4, 1, 1, false}, {2, 1, 2, false}};
+      if (M == 1 && c.kind == BITMTP_TERNARY) plans.push_back({4, 1, 2, true});
+      if (M > 8 && M <= 16) plans = {{4, 1, 2, false}, {4, 2, 1, false}};
       const bitmtp::cuda::LinearPlan own = bitmtp::cuda::plan_linear(c.rows, M);
       for (const auto &plan : plans) {
         const Times t = time_copies(static_cast<int>(weights.size()), [&](int i, cudaStream_t s) {
           const bitmtp_linear_args args{codes.data(), scale.data(), weights[i]->record(), nullptr, out.data(), M};
           require(bitmtp::cuda::linear(args, plan, s), c.name);
         });
-        const bool chosen = plan.lane_rows == own.lane_rows && (M <= 8 || M > 16 || plan.sets == own.sets) && (M != 1 || plan.blocks == own.blocks);
+        const bool by_row = plan.row && c.kind == BITMTP_TERNARY;
+        const bool same_loop = plan.lane_rows == own.lane_rows && (M <= 8 || M > 16 || plan.sets == own.sets) && (M != 1 || plan.blocks == own.blocks);
+        const bool chosen = M == 1 && c.kind == BITMTP_TERNARY ? by_row : same_loop;
         char label[16];
-        std::snprintf(label, sizeof label, "%d/%d/%d%s", plan.lane_rows, plan.sets, plan.blocks, chosen ? "*" : "");
+        if (by_row)
+          std::snprintf(label, sizeof label, "row%s", chosen ? "*" : "");
+        else
+          std::snprintf(label, sizeof label, "%d/%d/%d%s", plan.lane_rows, plan.sets, plan.blocks, chosen ? "*" : "");
         row(std::string(c.name) + " " + std::to_string(c.rows) + "x" + std::to_string(c.width) + "/" + std::to_string(c.group_size), M, label, t, bytes);
       }
     }
