@@ -57,12 +57,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) linear_kernel(const _
   packed_rows<S>(args.weight, sink);
 }
 
-// How a call is cut into blocks. It changes no bit of the result.
+// How a call is cut into blocks. It changes no bit of the result. One slot of a ternary weight is cut by ternary_row.cuh instead.
 struct LinearPlan {
   int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
   int32_t sets;       // 1, or 2 for windows of two tiles
   int32_t blocks;     // of a multiprocessor, at most. One leaves room for the next kernel's first weights
-  bool row;           // M = 1 of a ternary weight by ternary_row.cuh, which has plans of its own
 };
 
 LinearPlan plan_linear(int32_t rows, int32_t M);
@@ -81,7 +80,9 @@ int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *strea
     return launch(linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
   };
   const bool narrow = plan.lane_rows == 2;
-  if (args.M == 1) return narrow ? with(PackedShape<kKind, kGroup, 1, true, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, true, 4, 1>{});
+  if constexpr (kKind != Kind::kTernary) {
+    if (args.M == 1) return narrow ? with(PackedShape<kKind, kGroup, 1, true, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, true, 4, 1>{});
+  }
   if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, false, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});
   if (args.M <= 16)
     return plan.sets == 2 ? with(PackedShape<kKind, kGroup, 2, false, 4, 2>{}) : with(PackedShape<kKind, kGroup, 2, false, 4, 1>{});

@@ -5,7 +5,7 @@ namespace cuda {
 
 template <>
 int32_t launch_linear<Kind::kTernary>(const LinearArgs &args, const LinearPlan &plan, int32_t group_size, void *stream) {
-  if (plan.row && args.M == 1) {
+  if (args.M == 1) {
     switch (group_size) {
       case 0: return launch_ternary_row<0>(args, stream);
       case 64: return launch_ternary_row<64>(args, stream);

@@ -111,21 +111,19 @@ class Bench {
     finish();
     for (int32_t M : widths) {
       std::vector<bitmtp::cuda::LinearPlan> plans = {bitmtp::cuda::plan_linear(c.rows, M)};
-      if (M == 1) plans = {{4, 1, 2, false}, {4, 1, 1, false}, {2, 1, 2, false}};
-      if (M == 1 && c.kind == BITMTP_TERNARY) plans.push_back({4, 1, 2, true});
-      if (M > 8 && M <= 16) plans = {{4, 1, 2, false}, {4, 2, 1, false}};
+      const bool by_row = M == 1 && c.kind == BITMTP_TERNARY;  // it has no plans
+      if (M == 1 && !by_row) plans = {{4, 1, 2}, {4, 1, 1}, {2, 1, 2}};
+      if (M > 8 && M <= 16) plans = {{4, 1, 2}, {4, 2, 1}};
       const bitmtp::cuda::LinearPlan own = bitmtp::cuda::plan_linear(c.rows, M);
       for (const auto &plan : plans) {
         const Times t = time_copies(static_cast<int>(weights.size()), [&](int i, cudaStream_t s) {
           const bitmtp_linear_args args{codes.data(), scale.data(), weights[i]->record(), nullptr, out.data(), M};
           require(bitmtp::cuda::linear(args, plan, s), c.name);
         });
-        const bool by_row = plan.row && c.kind == BITMTP_TERNARY;
-        const bool same_loop = plan.lane_rows == own.lane_rows && (M <= 8 || M > 16 || plan.sets == own.sets) && (M != 1 || plan.blocks == own.blocks);
-        const bool chosen = M == 1 && c.kind == BITMTP_TERNARY ? by_row : same_loop;
+        const bool chosen = plan.lane_rows == own.lane_rows && (M <= 8 || M > 16 || plan.sets == own.sets) && (M != 1 || plan.blocks == own.blocks);
         char label[16];
         if (by_row)
-          std::snprintf(label, sizeof label, "row%s", chosen ? "*" : "");
+          std::snprintf(label, sizeof label, "row*");
         else
           std::snprintf(label, sizeof label, "%d/%d/%d%s", plan.lane_rows, plan.sets, plan.blocks, chosen ? "*" : "");
         row(std::string(c.name) + " " + std::to_string(c.rows) + "x" + std::to_string(c.width) + "/" + std::to_string(c.group_size), M, label, t, bytes);
