@@ -157,6 +157,12 @@ class Engine(ABC):
         """What steps run on, where that is not the processor."""
         return None
 
+    def memory(self) -> dict[str, int]:
+        """Bytes in use, by what for: "weights", "kv", "arena" (the tensors of a step), "workspace";
+        and "device", all that is taken of a device's memory, captured graphs and others' use of it
+        included. Empty from an engine that does not tell."""
+        return {}
+
     def tensors(self) -> dict[str, NDArray[Any]] | None:
         """Every tensor of the last replay by name, weights apart; None if they were not kept."""
         return None

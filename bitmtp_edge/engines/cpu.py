@@ -91,6 +91,15 @@ class CpuEngine(Engine):
             self._last = plan
             return plan.output()
 
+    def memory(self) -> dict[str, int]:
+        with self._turn:
+            return {
+                "weights": sum(entry.bytes for entry in self.bundle.tensors.values()),
+                "kv": sum(plane.nbytes for plane in self._kv.planes),
+                "arena": self._arena.of(0).size,
+                "workspace": self._workspace.of(0).size,
+            }
+
     def promote(self, rows: Sequence[int], at: int) -> None:
         with self._turn:
             self._kv_planes.promote(rows, at)

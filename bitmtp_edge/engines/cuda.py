@@ -82,6 +82,16 @@ class CudaEngine(Engine):
     def device(self) -> str:
         return self._device.name
 
+    def memory(self) -> dict[str, int]:
+        with self._turn:
+            return {
+                "weights": 0 if self._memory is None else self._memory.size,
+                "kv": self._kv.block.size,
+                "arena": self._arena.of(0).size,
+                "workspace": self._workspace.of(0).size,
+                "device": self._device.used(),
+            }
+
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
         with self._turn:
             return self._finished(self._begin(state, window))

@@ -106,6 +106,11 @@ class CudaDevice:
             ) from None
         return Block(owner.data_ptr(), size, owner)
 
+    def used(self) -> int:
+        """Bytes of the device's memory that are taken, by whomever."""
+        free, total = self._torch.cuda.mem_get_info(self.index)
+        return int(total - free)
+
     def pinned(self, size: int) -> HostBlock:
         """Zeroed page-locked memory."""
         torch = self._torch

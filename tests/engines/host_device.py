@@ -24,7 +24,8 @@ STREAM = 7
 
 
 class HostDevice(CudaDevice):
-    """captures, copies: how many there were. allocated: purpose of each block."""
+    """captures, copies: how many there were. allocated: purpose of each block. held: bytes of them
+    all, freed or not."""
 
     def __init__(self) -> None:
         self.name = "host memory"
@@ -34,6 +35,7 @@ class HostDevice(CudaDevice):
         self.sent = 0
         self.fetched = 0
         self.allocated: list[str] = []
+        self.held = 0
         self._queue: list[Callable[[], None]] = []
         self._done = 0
         self._recording: list[Callable[[], None]] | None = None
@@ -57,8 +59,12 @@ class HostDevice(CudaDevice):
             self._queue[self._done]()
             self._done += 1
 
+    def used(self) -> int:
+        return self.held
+
     def allocate(self, size: int, purpose: str) -> Block:
         self.allocated.append(purpose)
+        self.held += size
         owner = aligned_bytes(size, purpose)
         return Block(owner.ctypes.data, size, owner)
 

@@ -30,6 +30,7 @@ from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import ReplayState, Role, StagedStep, StepOutput, Window
 from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.engines.cuda import CudaEngine
+from bitmtp_edge.inspection import kv_buffer_bytes
 from bitmtp_edge.verification import verify
 
 from .host_device import HostDevice, HostLibrary
@@ -112,6 +113,19 @@ def test_states_share_memory(tiny_bundle: Bundle) -> None:
 
 
 # ---- against the CPU engine ----------------------------------------------------------------------
+
+
+def test_memory_is_what_was_allocated(tiny_bundle: Bundle, opened: Open) -> None:
+    with opened(tiny_bundle) as engine, CpuEngine(tiny_bundle, threads=1) as cpu:
+        for each in (engine, cpu):
+            assert each.memory()["arena"] == each.memory()["workspace"] == 0
+            step(each, TOKENS[:9], 0, logits=False)
+        told, other = engine.memory(), cpu.memory()
+        assert min(told.values()) > 0
+        assert told["kv"] == other["kv"] == kv_buffer_bytes(tiny_bundle, engine.segment)
+        assert other["weights"] <= told["weights"] < other["weights"] * 1.1  # aligned there
+        assert told["device"] >= sum(told.values()) - told["device"]
+        assert other.keys() == told.keys() - {"device"}
 
 
 @pytest.mark.parametrize("role", ["draft", "verify"])
