@@ -39,14 +39,17 @@ class BundleDefaults:
     multi_token: MultiToken | None = None
 
 
+NESTED_DEFAULTS = BundleDefaults("nested", "nested", "nested", draft_rows_final=False, gamma=GAMMA)
+
+
 def bundle_defaults(checkpoint: Checkpoint, asked: str | None) -> BundleDefaults:
     """What a checkpoint's bundle is, unless the user says otherwise. UserError where the weights
     ``asked`` for are others than it can give (None: whatever it has).
     """
     if isinstance(checkpoint, TernaryCheckpoint):
-        defaults = _ternary(checkpoint.multi_token)
+        defaults = ternary_defaults(checkpoint.multi_token)
     else:
-        defaults = BundleDefaults("nested", "nested", "nested", draft_rows_final=False, gamma=GAMMA)
+        defaults = NESTED_DEFAULTS
     if asked not in (None, defaults.weights):
         held = "ternary codes" if defaults.weights == "ternary" else "no ternary codes"
         raise UserError(
@@ -56,7 +59,8 @@ def bundle_defaults(checkpoint: Checkpoint, asked: str | None) -> BundleDefaults
     return defaults
 
 
-def _ternary(multi_token: MultiToken | None) -> BundleDefaults:
+def ternary_defaults(multi_token: MultiToken | None) -> BundleDefaults:
+    """Of ternary weights, and of the masks that the model was trained with."""
     if multi_token is None:
         return BundleDefaults("ternary", "fp16", "ar", draft_rows_final=True)
     block = multi_token.block

@@ -78,7 +78,8 @@ class _Builder:
         inputs += (
             [kv["history_refinement"], kv["history_scale"], "kv4_length"] if nested else [""] * 3
         )
-        inputs += [self.vector(prefix + name) for name in ("qkv_bias", "q_norm", "k_norm")]
+        optional = ("qkv_bias", "q_norm", "k_norm", "attention_sub_norm")
+        inputs += [self.vector(prefix + vector) for vector in optional]
         name = prefix + "attention"
         outputs = [*_codes(name), kv["new_rows"]]
         outputs += [kv["new_refinement"], kv["new_scale"]] if nested else []
@@ -100,7 +101,8 @@ class _Builder:
             "activation": self.config.activation,
             "epsilon": self.config.epsilon,
         }
-        self.add("GatedActQuant", name, (gate_up,), _codes(name), attributes)
+        inputs = (gate_up, self.vector(f"layers.{layer}.mlp_sub_norm"))
+        self.add("GatedActQuant", name, inputs, _codes(name), attributes)
         return name
 
     def embedding(self) -> str:

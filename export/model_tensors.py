@@ -4,7 +4,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bitmtp_edge.bundle import MASK_TABLE
@@ -12,7 +12,15 @@ from bitmtp_edge.errors import UserError
 from bitmtp_edge.layout import CODE_BITS, packed_shape, scales_shape
 from bitmtp_edge.operators import Spec
 
-from .checkpoints.base import EMBEDDING, FINAL_NORM, HEAD, Checkpoint, Stack
+from .checkpoints.base import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    Checkpoint,
+    LayerTensors,
+    ModelConfig,
+    Stack,
+)
 from .checkpoints.ternary import TernaryCheckpoint
 from .quantize.nested import group_size_for
 
@@ -65,42 +73,53 @@ class ModelTensors:
         yield "rotary", ("float32", (self.positions, self.head_dim))
 
 
+def collect(
+    config: ModelConfig,
+    layer: Callable[[ModelConfig, int], LayerTensors],
+    matrix: Callable[[Stack], Matrix],
+    masks: int,
+    positions: int,
+) -> ModelTensors:
+    """The tensors of a model of ``config``, whose layers have those that ``layer`` names and whose
+    weights are packed as ``matrix`` says; a tied head is the embedding and is stored once.
+    """
+    matrices = {"embedding": matrix(Stack(((EMBEDDING, config.vocab_size),), config.hidden_size))}
+    vectors: dict[str, Stack] = {}
+    for index in range(config.num_layers):
+        found = layer(config, index)
+        for name, stack in found.linears.items():
+            matrices[f"layers.{index}.{name}"] = matrix(stack)
+        for name, stack in found.vectors.items():
+            vectors[f"layers.{index}.{name}"] = stack
+    vectors["final_norm"] = Stack(((FINAL_NORM, config.hidden_size),))
+    if not config.tied:
+        matrices["head"] = matrix(Stack(((HEAD, config.vocab_size),), config.hidden_size))
+    return ModelTensors(matrices, vectors, masks, config.hidden_size, positions, config.head_dim)
+
+
 def model_tensors(checkpoint: Checkpoint, positions: int) -> ModelTensors:
-    """The tensors of a model; a tied head is the embedding and is stored once.
+    """The tensors of a checkpoint's model.
 
     UserError where the checkpoint lacks one, has it in another shape or dtype, or has more layers.
     """
-    config = checkpoint.config
-    matrices: dict[str, Matrix] = {}
-    vectors: dict[str, Stack] = {}
+    config, family = checkpoint.config, checkpoint.family
 
-    def add_matrix(name: str, stack: Stack) -> None:
+    def matrix(stack: Stack) -> Matrix:
         checkpoint.check(stack)
-        matrices[name] = _matrix(checkpoint, stack)
+        return _matrix(checkpoint, stack)
 
-    def add_vector(name: str, stack: Stack) -> None:
+    multi_token = checkpoint.multi_token if isinstance(checkpoint, TernaryCheckpoint) else None
+    masks = multi_token.masks if multi_token else 0
+    tensors = collect(config, family.layer, matrix, masks, positions)
+    for stack in tensors.vectors.values():
         checkpoint.check(stack)
-        vectors[name] = stack
-
-    add_matrix("embedding", Stack(((EMBEDDING, config.vocab_size),), config.hidden_size))
-    for index in range(config.num_layers):
-        layer = checkpoint.family.layer(config, index)
-        for name, stack in layer.linears.items():
-            add_matrix(f"layers.{index}.{name}", stack)
-        for name, stack in layer.vectors.items():
-            add_vector(f"layers.{index}.{name}", stack)
-    beyond = checkpoint.family.layer(config, config.num_layers).linears["down"].parts[0][0]
+    beyond = family.layer(config, config.num_layers).linears["down"].parts[0][0]
     if checkpoint.shape(beyond) is not None:
         raise UserError(
             f"{checkpoint.where}: the config gives {config.num_layers} layers, and there is a "
             f"tensor {beyond}: config and weights belong to different models"
         )
-    add_vector("final_norm", Stack(((FINAL_NORM, config.hidden_size),)))
-    if not config.tied:
-        add_matrix("head", Stack(((HEAD, config.vocab_size),), config.hidden_size))
-    multi_token = checkpoint.multi_token if isinstance(checkpoint, TernaryCheckpoint) else None
-    masks = multi_token.masks if multi_token else 0
-    return ModelTensors(matrices, vectors, masks, config.hidden_size, positions, config.head_dim)
+    return tensors
 
 
 def _matrix(checkpoint: Checkpoint, stack: Stack) -> Matrix:
