@@ -69,7 +69,7 @@ def dictated(policy: Policy, outcomes: tuple[Outcome, ...], source: str | Path) 
                 f"{where}: verified is {str(verified).lower()}, and policy {policy.name} {does}: "
                 "change the trace, or give it to --policy hybrid, which does both"
             )
-    return ForcedOutcomes(policy, outcomes)
+    return ForcedOutcomes(policy, outcomes, str(source))
 
 
 def _outcome(line: str) -> Outcome | None:

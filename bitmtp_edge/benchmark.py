@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
 from typing import get_args
 
 from .benchmark_report import NOISY, BenchReport, PolicyReport, ReplyRow, StepCost
@@ -28,51 +27,14 @@ from .decode.forced import ForcedOutcomes
 from .decode.generate import GenerationResult
 from .decode.policies import AutoRegressive, Policy
 from .decode.stopping import StopRules
-from .engines.base import Engine, ReplayState, Role, StepOutput, Window
+from .engines.base import ReplayState, Role
 from .errors import UserError
 from .session import Session
+from .timed_engine import TimedEngine
 
 WARM_UP_TOKENS = 32
 PYTHON_TOKENS = 256
 PYTHON_REPEATS = 5
-
-
-class TimedEngine(Engine):
-    """Another engine, the seconds that each of its replays took, and the order of these."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.inner = engine
-        self.name = engine.name
-        self.seconds: dict[ReplayState, list[float]] = {}
-        self.replayed: list[ReplayState] = []
-
-    @property
-    def segment(self) -> int:
-        return self.inner.segment
-
-    def replay(self, state: ReplayState, window: Window) -> StepOutput:
-        began = perf_counter()
-        output = self.inner.replay(state, window)
-        self.seconds.setdefault(state, []).append(perf_counter() - began)
-        self.replayed.append(state)
-        return output
-
-    @property
-    def threads(self) -> int | None:
-        return self.inner.threads
-
-    @property
-    def device(self) -> str | None:
-        return self.inner.device
-
-    def promote(self, rows: Sequence[int], at: int) -> None:
-        self.inner.promote(rows, at)
-
-    def grow(self, segment: int, rows: int) -> None:
-        self.inner.grow(segment, rows)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @dataclass
@@ -163,15 +125,15 @@ def read_prompts(path: str | Path) -> list[str]:
 
 def benchmark(
     session: Session,
-    prompts: Sequence[str],
+    prompts: Sequence[Sequence[int]],
     policies: Sequence[Policy],
     *,
     repeat: int = 3,
     max_new_tokens: int = 128,
     advance: Callable[[], None] = lambda: None,
 ) -> BenchReport:
-    """Decodes every prompt ``repeat`` times with each of ``policies``; ``advance`` is called after
-    each reply.
+    """Decodes every prompt, the ids of one, ``repeat`` times with each of ``policies``; ``advance``
+    is called after each reply.
 
     Where outcomes are dictated that leave other tokens than the model's, replies end at
     ``max_new_tokens`` alone.
@@ -180,15 +142,14 @@ def benchmark(
     """
     timed = TimedEngine(session.engine)
     measured = Session(session.bundle, timed)
-    prompt_ids = [session.prompt_ids(prompt) for prompt in prompts]
     samples = [_Samples(policy) for policy in policies]
     for policy in policies:  # plans are made, and weights read from disk, at first use
-        _whole(measured.reply(measured.decoder(policy), prompt_ids[0], WARM_UP_TOKENS))
+        _whole(measured.reply(measured.decoder(policy), prompts[0], WARM_UP_TOKENS))
     timed.seconds.clear()
     forced = [policy for policy in policies if isinstance(policy, ForcedOutcomes)]
     rules = session.stop_rules() if all(policy.lossless for policy in forced) else StopRules()
     for round_ in range(repeat):
-        for number, ids in enumerate(prompt_ids):
+        for number, ids in enumerate(prompts):
             for sample in samples if (round_ + number) % 2 == 0 else reversed(samples):
                 timed.replayed.clear()
                 decoder = measured.decoder(sample.policy)
@@ -215,7 +176,7 @@ def benchmark(
                 sample,
                 ar,
                 costs,
-                python_ms_per_step(session, sample.policy, prompt_ids[0]),
+                python_ms_per_step(session, sample.policy, prompts[0]),
                 noisy=spread > NOISY,
             )
             for sample in samples
@@ -314,6 +275,7 @@ def _reply_rows(
             gamma=sample.gamma,
             block=sample.policy.settings.get("block"),
             min_prefix=sample.policy.settings.get("min_prefix"),
+            trace=sample.policy.settings.get("trace"),
             prompt=index % prompts,
             round=index // prompts,
             prompt_tokens=reply.prompt_tokens,

@@ -25,7 +25,8 @@ class StepCost:
 @dataclass(frozen=True)
 class ReplyRow:
     """One reply. prompt and round count from 0. gamma, block, min_prefix: settings of the
-    policy, None for one that has no such setting.
+    policy, None for one that has no such setting. trace: the one that dictated what came of drafts,
+    None where there was none.
 
     speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
     without AR, or where either reply is empty. predicted_speedup: by its steps; None without AR.
@@ -35,6 +36,7 @@ class ReplyRow:
     gamma: int | None
     block: int | str | None
     min_prefix: int | str | None
+    trace: str | None
     prompt: int
     round: int
     prompt_tokens: int

@@ -88,7 +88,7 @@ def command(
 ) -> None:
     from ..benchmark import benchmark, read_prompts
 
-    prompts = read_prompts(prompt_file)
+    texts = read_prompts(prompt_file)
     forced = _forcing(force_reject, trace_file, blocks)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
     with engine.open(bundle) as session:
@@ -102,6 +102,7 @@ def command(
                 "--force-reject and --accept-trace dictate what comes of drafts, and no policy "
                 "here makes any: leave them out, or add a policy that drafts"
             )
+        prompts = [session.prompt_ids(text) for text in texts]
         with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:
             report = benchmark(
                 session,

@@ -138,7 +138,7 @@ def _number(value: float | None, unit: str = "") -> str:
 
 
 def _label(report: PolicyReport) -> str:
-    settings = ("gamma", "block", "min_prefix")
+    settings = ("gamma", "block", "min_prefix", "trace")
     given = [(name, report.settings.get(name)) for name in settings]
     named = [f"{name.replace('_', '-')} {value}" for name, value in given if value is not None]
     return ", ".join([report.policy, *named])

@@ -6,15 +6,12 @@ All steps run as they would; only what is made of their outputs is decided befor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bitmtp_edge.decode.policies import Policy, PolicyAround
 from bitmtp_edge.decode.sampling import Drafts, TokenChoice
 from bitmtp_edge.engines.base import StepOutput
 from bitmtp_edge.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 class Outcome(NamedTuple):
@@ -31,12 +28,14 @@ class ForcedOutcomes(PolicyAround):
     """``policy``, with ``outcomes`` for its iterations: from the first in each reply, repeated.
 
     Where an iteration has fewer drafts than its outcome takes, it takes all. One that must verify
-    (no drafts, or no room for more unverified tokens) accepts what its outcome says. Raises
-    UserError for outcomes that no iteration has.
+    (no drafts, or no room for more unverified tokens) accepts what its outcome says. trace: what
+    the outcomes are called, where they have a name. Raises UserError for outcomes that no iteration
+    has.
     """
 
     policy: Policy
     outcomes: tuple[Outcome, ...]
+    trace: str | None = None
 
     def __post_init__(self) -> None:
         if not self.outcomes:
@@ -59,7 +58,11 @@ class ForcedOutcomes(PolicyAround):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {**self.policy.settings, "forced_outcomes": len(self.outcomes)}
+        return {
+            **self.policy.settings,
+            "trace": self.trace,
+            "forced_outcomes": len(self.outcomes),
+        }
 
     def restart(self) -> None:
         self._iterations = 0

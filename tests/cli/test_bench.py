@@ -10,10 +10,10 @@ from typing import get_args
 import pytest
 
 from bitmtp_edge import session
-from bitmtp_edge.benchmark import TimedEngine
 from bitmtp_edge.decode.loop import Decoder
 from bitmtp_edge.decode.stopping import StopRules
 from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
+from bitmtp_edge.timed_engine import TimedEngine
 
 from .conftest import Verb
 
@@ -116,13 +116,13 @@ def test_one_policy_alone_is_compared_with_nothing(verb: Verb, bundle: Path, pro
 def test_other_tokens_than_ar_are_told(
     verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replay = TimedEngine.replay
+    start = TimedEngine.start
 
     def lossy(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
-        output = replay(self, state, window)
+        output = start(self, state, window)
         return replace(output, token_ids=output.token_ids + (state.outputs > 1))
 
-    monkeypatch.setattr(TimedEngine, "replay", lossy)
+    monkeypatch.setattr(TimedEngine, "start", lossy)
     done = verb("bench", bundle, "--prompts", prompts, "--repeat", 1, "--max-new-tokens", 8)
     assert done.code == 1
     assert "nested, gamma 2: its tokens DIFFER from AR's: at token 0 of a reply: token " in done.out
@@ -133,16 +133,16 @@ def test_an_interrupt_ends_it(
     where: str, verb: Verb, bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = {"warm-up": 3, "a reply": 150}[where]
-    replay = TimedEngine.replay
+    start = TimedEngine.start
     calls: list[int] = []
 
     def interrupted(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
         calls.append(1)
         if len(calls) == at:
             raise KeyboardInterrupt
-        return replay(self, state, window)
+        return start(self, state, window)
 
-    monkeypatch.setattr(TimedEngine, "replay", interrupted)
+    monkeypatch.setattr(TimedEngine, "start", interrupted)
     done = verb("bench", bundle, "--prompts", prompts)
     assert done.code == 130
     assert done.out.strip() == ""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bitmtp_edge.benchmark import TimedEngine
 from bitmtp_edge.engines.base import ReplayState, StepOutput, Window
+from bitmtp_edge.timed_engine import TimedEngine
 
 from .conftest import BLOCKS, SHORT, Verb
 
@@ -29,14 +29,14 @@ def test_rejected_drafts_leave_ars_text(verb: Verb, block_bundle: Path, prompts:
 def test_a_lossy_step_is_told_under_forced_rejection(
     verb: Verb, block_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replay = TimedEngine.replay
+    start = TimedEngine.start
 
     def lossy(self: TimedEngine, state: ReplayState, window: Window) -> StepOutput:
-        output = replay(self, state, window)
+        output = start(self, state, window)
         wide = state.role == "verify" and state.outputs > 1
         return replace(output, token_ids=output.token_ids + wide)
 
-    monkeypatch.setattr(TimedEngine, "replay", lossy)
+    monkeypatch.setattr(TimedEngine, "start", lossy)
     done = verb("bench", block_bundle, "--prompts", prompts, *BLOCKS, "--force-reject", *SHORT)
     assert done.code == 1
     assert "speculative, block 4: its tokens DIFFER from AR's" in done.out

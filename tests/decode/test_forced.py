@@ -120,12 +120,13 @@ def test_rejected_drafts_leave_ars_distribution() -> None:
 
 
 def test_settings_say_that_outcomes_are_forced() -> None:
-    policy = ForcedOutcomes(Hybrid(4, 0.9, 2), TRACE)
+    policy = ForcedOutcomes(Hybrid(4, 0.9, 2), TRACE, "four")
     assert policy.name == "hybrid"
     assert json.loads(json.dumps(policy.settings)) == {
         "block": 4,
         "tau": 0.9,
         "min_prefix": 2,
+        "trace": "four",
         "forced_outcomes": 4,
     }
 

@@ -1,0 +1,118 @@
+"""An engine that times another one's steps and leaves its pipeline as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+
+from .engines.base import (
+    Engine,
+    PendingOutput,
+    ReplayState,
+    StagedStep,
+    StepOutput,
+    Window,
+)
+
+
+class TimedEngine(Engine):
+    """``inner``, the seconds that each of its steps took, and the order of these.
+
+    A step takes from the call that begins it to the first look at its output, or to the end of that
+    call where it waits. What the host does meanwhile, such as having the next window staged, is
+    inside that time and not behind it.
+    """
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.seconds: dict[ReplayState, list[float]] = {}
+        self.replayed: list[ReplayState] = []
+
+    @property
+    def segment(self) -> int:
+        return self.inner.segment
+
+    @property
+    def threads(self) -> int | None:
+        return self.inner.threads
+
+    @property
+    def device(self) -> str | None:
+        return self.inner.device
+
+    def memory(self) -> dict[str, int]:
+        return self.inner.memory()
+
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        took = self._begun(state)
+        output = self.inner.replay(state, window)
+        took()
+        return output
+
+    def start(self, state: ReplayState, window: Window) -> StepOutput:
+        took = self._begun(state)
+        output = self.inner.start(state, window)
+        if isinstance(output, PendingOutput):
+            return _TimedOutput(output, took)
+        took()
+        return output
+
+    def stage(
+        self,
+        state: ReplayState,
+        prefix: Sequence[int],
+        history_length: int,
+        drafts: StepOutput,
+        count: int,
+        heads: int,
+    ) -> StagedStep | None:
+        started = drafts.inner if isinstance(drafts, _TimedOutput) else drafts
+        staged = self.inner.stage(state, prefix, history_length, started, count, heads)
+        return None if staged is None else _TimedStep(self, state, staged)
+
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        self.inner.promote(rows, at)
+
+    def grow(self, segment: int, rows: int) -> None:
+        self.inner.grow(segment, rows)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _begun(self, state: ReplayState) -> Callable[[], None]:
+        """What is to be called when the step that begins now has ended."""
+        self.replayed.append(state)
+        return partial(self._took, state, perf_counter())
+
+    def _took(self, state: ReplayState, began: float) -> None:
+        self.seconds.setdefault(state, []).append(perf_counter() - began)
+
+
+class _TimedOutput(PendingOutput):
+    """``inner``; the first look at it calls ``took``."""
+
+    inner: PendingOutput
+
+    def __init__(self, inner: PendingOutput, took: Callable[[], None]) -> None:
+        def wait() -> StepOutput:
+            output = StepOutput(inner.token_ids, inner.probability, inner.logits)
+            took()
+            return output
+
+        super().__init__(wait)
+        object.__setattr__(self, "inner", inner)
+
+
+class _TimedStep(StagedStep):
+    def __init__(self, engine: TimedEngine, state: ReplayState, inner: StagedStep) -> None:
+        self._engine = engine
+        self._state = state
+        self._inner = inner
+
+    def replay(self) -> StepOutput:
+        took = self._engine._begun(self._state)
+        output = self._inner.replay()
+        took()
+        return output
