@@ -23,7 +23,7 @@ from .decode.policies import (
     Policy,
     SpeculativeOnly,
 )
-from .decode.replay_states import ReplayStates
+from .decode.replay_states import OneWidth, ReplayStates
 from .decode.sampling import SamplingParams
 from .decode.stopping import StopRules
 from .engines.base import Engine
@@ -33,6 +33,7 @@ from .saved_costs import costs_of
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from .engines.runtimes import Runtime
     from .text.chat_template import ChatTemplate
 
 
@@ -67,6 +68,24 @@ class Session:
         """
         bundle = Bundle.open(path)
         return cls(bundle, open_engine(engine, bundle, options, notice), notice)
+
+    def beside(self, runtime: Runtime) -> Session:
+        """A session of the same bundle on another runtime of engine ``cuda``, with its own history
+        on the same device and the same weights there. Raises UserError where this session's engine
+        is another.
+        """
+        from .engines.cuda import CudaEngine
+        from .engines.cuda_runtimes import open_beside
+
+        if not isinstance(self.engine, CudaEngine):
+            raise UserError(
+                f"a runtime is one of engine cuda, and this is engine {self.engine.name}: "
+                "add --engine cuda, or leave --runtime out"
+            )
+        session = Session(self.bundle, open_beside(self.engine, runtime), self.notice)
+        if not runtime.width_specialised:
+            session.states = OneWidth.of(self.bundle)
+        return session
 
     @cached_property
     def template(self) -> ChatTemplate | None:

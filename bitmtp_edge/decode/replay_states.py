@@ -167,3 +167,24 @@ class ReplayStates:
         if role == "draft":
             return min(width, self.draft_outputs)
         return 1 if heads == 1 else width
+
+
+@dataclass(frozen=True)
+class OneWidth(ReplayStates):
+    """The same states, but every decode step runs at their widest, with an output for each slot.
+
+    What a policy decides by widths stays as it is, and so do prefill's wider windows.
+    """
+
+    def state(
+        self, role: Role, rows: int, heads: int, segment: int, logits: bool = False
+    ) -> ReplayState:
+        found = super().state(role, rows, heads, segment, logits)
+        width = self.decode_width
+        return found if found.width > width else replace(found, width=width, outputs=width)
+
+    @property
+    def decode_width(self) -> int:
+        """The widest width of either role below the prefill chunk."""
+        widths = [w for w in self.draft_widths + self.verify_widths if w < self.prefill_chunk]
+        return max(widths, default=self.prefill_chunk)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ref
 
 from numpy.typing import NDArray
@@ -24,14 +24,16 @@ from ..operators import Node
 from ..progress import Progress
 from . import abi
 from .base import Engine, PendingOutput, ReplayState, Role, StagedStep, StepOutput, Window
-from .cuda_device import Block, CudaDevice
+from .cuda_device import CudaDevice
 from .cuda_kv import CudaKVBuffer
 from .cuda_library import CudaLibrary
-from .cuda_plans import Graph, Placed, Plan, StepInputBlock
+from .cuda_plans import Graph, Placed, Plan, StepInputBlock, Weights
 from .operator_records import DeviceArray
 from .step_layout import SharedBlock, check_state, spec_bytes
 
 SHOWN_BYTES = 1 << 30  # of weights, from which their way to the GPU is shown
+
+Kind = TypeVar("Kind", bound="CudaEngine")
 
 
 class CudaEngine(Engine):
@@ -39,7 +41,7 @@ class CudaEngine(Engine):
 
     keep_tensors: every tensor of a step keeps its own memory, so that :meth:`tensors` can show
     them, and no step is captured (for ``verify``). device, library: tests put others in their
-    place.
+    place. weights: those of this bundle, where they are on the device already.
 
     Calls from several Python threads take turns. Raises UserError where PyTorch with CUDA, a GPU, a
     library for it or memory is missing.
@@ -54,15 +56,16 @@ class CudaEngine(Engine):
         keep_tensors: bool = False,
         device: CudaDevice | None = None,
         library: CudaLibrary | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self.bundle = bundle
         self._keep_tensors = keep_tensors
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         self._library = CudaLibrary() if library is None else library
         self._device = CudaDevice() if device is None else device
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
         self._max_width = bundle.replay.max_width
-        self._memory, self._weights = _upload(bundle, self._device)
+        self._weights = _upload(bundle, self._device) if weights is None else weights
         self._kv = self._kv_buffer(bundle.replay.segments[0])
         self._inputs = StepInputBlock(self._device, self._max_width)
         allocate = self._device.allocate
@@ -71,8 +74,14 @@ class CudaEngine(Engine):
         self._graphs: dict[tuple[Role, bool], Graph] = {}
         self._plans: dict[ReplayState, Plan] = {}
         self._ended = self._device.mark()
-        self._last: _Step | None = None
+        self._last: Step | None = None
         self._staged: _StagedStep | None = None
+        self._closed = False
+
+    def beside(self, kind: type[Kind]) -> Kind:
+        """An engine of ``kind`` for another sequence, on the same device, with the same weights in
+        its memory."""
+        return kind(self.bundle, device=self._device, library=self._library, weights=self._weights)
 
     @property
     def segment(self) -> int:
@@ -85,8 +94,8 @@ class CudaEngine(Engine):
     def memory(self) -> dict[str, int]:
         with self._turn:
             return {
-                "weights": 0 if self._memory is None else self._memory.size,
-                "kv": self._kv.block.size,
+                "weights": self._weights.block.size,
+                "kv": self._kv_bytes(),
                 "arena": self._arena.of(0).size,
                 "workspace": self._workspace.of(0).size,
                 "device": self._device.used(),
@@ -150,13 +159,13 @@ class CudaEngine(Engine):
 
     def close(self) -> None:
         with self._turn:
-            if self._memory is None:
+            if self._closed:
                 return
             self._finish_last()
             self._device.synchronize()
             self._forget_plans()
-            self._memory = None
-            del self._kv, self._inputs, self._arena, self._workspace
+            self._closed = True
+            del self._weights, self._kv, self._inputs, self._arena, self._workspace
 
     def tensors(self) -> dict[str, NDArray[Any]] | None:
         with self._turn:
@@ -187,7 +196,7 @@ class CudaEngine(Engine):
                 raise ValueError("another step has begun since this one was staged")
             return self._finished(self._begin(staged.state, None))
 
-    def _begin(self, state: ReplayState, window: Window | None) -> _Step:
+    def _begin(self, state: ReplayState, window: Window | None) -> Step:
         """Enqueues a step; None for ``window`` where it was staged."""
         self._finish_last()  # its inputs and outputs go through the same host memory
         plan = self._plan(state)
@@ -205,20 +214,20 @@ class CudaEngine(Engine):
             with suppress(UserError):
                 self._device.synchronize()  # what was enqueued uses memory that others may get
             raise
-        self._last = _Step(plan)
+        self._last = Step(plan)
         return self._last
 
     def _finish_last(self) -> None:
         if self._last is not None:
             self._finished(self._last)
 
-    def _finished(self, step: _Step) -> StepOutput:
+    def _finished(self, step: Step) -> StepOutput:
         if step.output is None:
             self._device.await_mark(self._ended)
             step.output = step.plan.output()
         return step.output
 
-    def _output_of(self, step: _Step) -> StepOutput:
+    def _output_of(self, step: Step) -> StepOutput:
         with self._turn:
             return self._finished(step)
 
@@ -231,7 +240,7 @@ class CudaEngine(Engine):
                 self._device,
                 self._library,
                 state,
-                self._graph(state.role, state.logits),
+                self._graph(state),
                 self._inputs,
                 self._workspace,
                 capture=not self._keep_tensors,
@@ -239,26 +248,34 @@ class CudaEngine(Engine):
             )
         return plan
 
-    def _graph(self, role: Role, logits: bool) -> Graph:
-        graph = self._graphs.get((role, logits))
+    def _graph(self, state: ReplayState) -> Graph:
+        """The graph of a state's plan: one a role, over the KV buffer that all states share."""
+        key = state.role, state.logits
+        graph = self._graphs.get(key)
         if graph is None:
-            graph = self._graphs[role, logits] = Graph(
-                self._device,
-                self._nodes[role],
-                self._weights,
-                self._kv,
-                self._inputs,
-                self._arena,
-                self._max_width,
-                logits=logits,
-                keep=self._keep_tensors,
-            )
+            graph = self._graphs[key] = self._new_graph(state, self._kv)
         return graph
+
+    def _new_graph(self, state: ReplayState, kv: CudaKVBuffer) -> Graph:
+        return Graph(
+            self._device,
+            self._nodes[state.role],
+            self._weights.tensors,
+            kv,
+            self._inputs,
+            self._arena,
+            self._max_width,
+            logits=state.logits,
+            keep=self._keep_tensors,
+        )
 
     def _forget_plans(self) -> None:
         self._graphs.clear()
         self._plans.clear()
         self._last = self._staged = None
+
+    def _kv_bytes(self) -> int:
+        return self._kv.block.size
 
     def _kv_buffer(self, capacity: int) -> CudaKVBuffer:
         return CudaKVBuffer(self._nodes["verify"], capacity, self._max_width, self._device)
@@ -270,7 +287,7 @@ class CudaEngine(Engine):
         return raw.view(array.dtype).reshape(array.shape)
 
 
-class _Step:
+class Step:
     """A step that began. given: the output that :meth:`CudaEngine.start` gave. output: None until
     the step has ended."""
 
@@ -289,8 +306,8 @@ class _StagedStep(StagedStep):
         return self._engine.run_staged(self)
 
 
-def _upload(bundle: Bundle, device: CudaDevice) -> tuple[Block | None, dict[str, DeviceArray]]:
-    """A block of the device's memory that is as weights.bin is, and the tensors in it."""
+def _upload(bundle: Bundle, device: CudaDevice) -> Weights:
+    """The weights in a block of the device's memory that is as weights.bin is."""
     size = max((entry.offset + entry.bytes for entry in bundle.tensors.values()), default=0)
     block = device.allocate(size, "the weights")
     arrays = [(bundle.tensors[name].offset, array) for name, array in bundle.weights.items()]
@@ -303,7 +320,8 @@ def _upload(bundle: Bundle, device: CudaDevice) -> tuple[Block | None, dict[str,
         with Progress(total, "weights to the GPU", "bytes") as progress:
             for piece in pieces:
                 progress.advance(piece)
-    return block, {
+    tensors = {
         name: DeviceArray(block.address + entry.offset, entry.dtype, entry.shape)
         for name, entry in bundle.tensors.items()
     }
+    return Weights(block, tensors)

@@ -55,17 +55,18 @@ class CudaKVBuffer:
             self._records, len(self._records), self.capacity, rows, at, self._device.stream
         )
 
-    def copy_history(self, other: CudaKVBuffer, rows: int) -> None:
-        """Enqueues a copy of the first ``rows`` history rows of ``other``, whose planes are the
+    def copy_history(self, other: CudaKVBuffer, rows: int, first: int = 0) -> None:
+        """Enqueues a copy of history rows ``first .. rows - 1`` of ``other``, whose planes are the
         same. ValueError if either has fewer."""
-        if not 0 <= rows <= min(self.capacity, other.capacity):
+        if not 0 <= first <= rows <= min(self.capacity, other.capacity):
             raise ValueError(f"{other.capacity} history rows to {self.capacity}: {rows} do not fit")
         with self._device.ordered():
             for mine, theirs in zip(self._records, other._records, strict=True):
+                at = first * mine.row_bytes
                 self._device.copy(
                     other.block,
-                    theirs.base - other.block.address,
+                    theirs.base - other.block.address + at,
                     self.block,
-                    mine.base - self.block.address,
-                    rows * mine.row_bytes,
+                    mine.base - self.block.address + at,
+                    (rows - first) * mine.row_bytes,
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,14 @@ from .step_layout import (
 )
 
 Placed = tuple[Block, DeviceArray]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A bundle's weights in the device's memory: ``tensors`` by name, all in ``block``."""
+
+    block: Block
+    tensors: Mapping[str, DeviceArray]
 
 
 def placed(
