@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bitmtp_edge.errors import UserError
+
 from .checkpoints import bitnet, llama, qwen
 from .checkpoints.base import LayerTensors, ModelConfig
 from .checkpoints.rotary import Rope
@@ -140,3 +142,11 @@ SHAPES: dict[str, Shape] = {
         None,
     ),
 }
+
+
+def shape_of(name: str) -> Shape:
+    """The shape ``name``. UserError for a name that is none."""
+    shape = SHAPES.get(name)
+    if shape is None:
+        raise UserError(f"no shape {name!r}: choose {' or '.join(SHAPES)}")
+    return shape

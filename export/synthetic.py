@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitmtp_edge.bundle import MASK_TABLE, Bundle
-from bitmtp_edge.errors import UserError
 from bitmtp_edge.layout import CODE_BITS, TILE_ROWS, pack_weight
 from bitmtp_edge.progress import Progress
 
@@ -23,7 +22,7 @@ from .checkpoints.base import EMBEDDING, HEAD, Stack
 from .checkpoints.ternary import MultiToken
 from .checkpoints.text_assets import TextAssets
 from .model_tensors import Matrix, ModelTensors, collect
-from .shapes import SHAPES
+from .shapes import shape_of
 from .target_folder import resolve_target
 from .weights_file import WeightsWriter
 
@@ -33,15 +32,13 @@ _CODES = {"ternary": (-1, 1), "base": (-7, 7), "refinement": (-8, 7), "int8": (-
 
 
 def write_synthetic(name: str, target: Path) -> Bundle:
-    """Writes a bundle of the sizes that :data:`SHAPES` has for ``name``; the same name always gives
-    the same bytes.
+    """Writes a bundle of the sizes that :data:`shapes.SHAPES` has for ``name``; the same name
+    always gives the same bytes.
 
     Its tokens are numbers, its drafts as good as its weights. Raises UserError for a name that is
     none, a target that exists, a disk too small, and where the package onnx is missing.
     """
-    shape = SHAPES.get(name)
-    if shape is None:
-        raise UserError(f"no shape {name!r}: choose {' or '.join(SHAPES)}")
+    shape = shape_of(name)
     require_onnx()
     target = resolve_target(target, force=False)
     config, block = shape.config, shape.block

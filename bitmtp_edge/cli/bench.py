@@ -12,13 +12,13 @@ import click
 from ..decode import POLICIES, check_used
 from ..errors import UserError
 from ..progress import Progress
+from .bench_synthetic import bench_synthetic, print_synthetic
 from .bench_tables import print_report
 from .options import (
     Count,
     EngineChoice,
     NumberOrAuto,
     block_option,
-    bundle_argument,
     choices,
     engine_options,
     gamma_option,
@@ -27,20 +27,33 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..benchmark_report import BenchReport
     from ..decode.policies import Policy
+    from ..session import Session
 
 DIFFERS = 1
+# What --synthetic measures unless told otherwise.
+SYNTHETIC_POLICIES = ("ar", "confidence", "hybrid", "nested")
+SYNTHETIC_GAMMAS: tuple[int, ...] = (4,)
+SYNTHETIC_BLOCKS: tuple[NumberOrAuto, ...] = (4, 8)
 
 
 @click.command(name="bench", help=__doc__)
-@bundle_argument
+@click.argument("bundle", type=click.Path(), required=False)
 @click.option(
     "--prompts",
     "prompt_file",
     metavar="FILE",
-    required=True,
     type=click.Path(),
     help='A prompt a line; in a .jsonl, objects with "prompt".',
+)
+@click.option(
+    "--synthetic",
+    "shape",
+    metavar="SHAPE",
+    help="In place of BUNDLE and --prompts: random weights at the sizes of a published model "
+    "(bitnet-2b, bonsai-1.7b, bonsai-4b, llama-2-7b), random prompts, and drafts that come out as "
+    "in the papers.",
 )
 @click.option(
     "--policy",
@@ -72,8 +85,9 @@ DIFFERS = 1
 @click.pass_context
 def command(
     ctx: click.Context,
-    bundle: str,
-    prompt_file: str,
+    bundle: str | None,
+    prompt_file: str | None,
+    shape: str | None,
     names: tuple[str, ...],
     gammas: tuple[int, ...],
     blocks: tuple[NumberOrAuto, ...],
@@ -86,25 +100,66 @@ def command(
     engine: EngineChoice,
     as_json: bool,
 ) -> None:
-    from ..benchmark import benchmark, read_prompts
-
-    texts = read_prompts(prompt_file)
-    forced = _forcing(force_reject, trace_file, blocks)
+    forced = _forcing(force_reject, trace_file, blocks, shape is not None)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
-    with engine.open(bundle) as session:
-        policies = [
-            forced(choice.of(session))
-            for name in dict.fromkeys(names or session.policies)
-            for choice in choices(name, gammas, blocks, tau, min_prefix)
+
+    def policies_of(session: Session) -> list[Policy]:
+        asked, our_gammas, our_blocks = names or session.policies, gammas, blocks
+        if shape is not None:
+            asked = names or tuple(name for name in session.policies if name in SYNTHETIC_POLICIES)
+            our_gammas, our_blocks = gammas or SYNTHETIC_GAMMAS, blocks or SYNTHETIC_BLOCKS
+        found = [
+            policy
+            for name in dict.fromkeys(asked)
+            for choice in choices(name, our_gammas, our_blocks, tau, min_prefix)
+            for policy in forced(choice.of(session))
         ]
-        if (force_reject or trace_file) and not any(policy.max_drafts for policy in policies):
+        if (force_reject or trace_file) and not any(policy.max_drafts for policy in found):
             raise UserError(
                 "--force-reject and --accept-trace dictate what comes of drafts, and no policy "
                 "here makes any: leave them out, or add a policy that drafts"
             )
+        return found
+
+    if shape is not None:
+        if bundle is not None or prompt_file is not None:
+            raise UserError("--synthetic makes its bundle and its prompts: give neither")
+        synthetic = bench_synthetic(shape, engine, policies_of, repeat, max_new_tokens)
+        report = synthetic.bench
+        told = {"synthetic": True, **asdict(synthetic)}
+    else:
+        report = _bench(bundle, prompt_file, engine, policies_of, repeat, max_new_tokens)
+        told = asdict(report)
+    if as_json:
+        click.echo(json.dumps({"ok": report.ok, **told}, indent=1))
+    elif shape is not None:
+        print_synthetic(synthetic)
+    else:
+        print_report(report)
+    if not report.ok:
+        ctx.exit(DIFFERS)
+
+
+def _bench(
+    bundle: str | None,
+    prompt_file: str | None,
+    engine: EngineChoice,
+    policies_of: Callable[[Session], list[Policy]],
+    repeat: int,
+    max_new_tokens: int,
+) -> BenchReport:
+    from ..benchmark import benchmark, read_prompts
+
+    if bundle is None:
+        raise UserError("no bundle is given: name one, or --synthetic SHAPE")
+    if prompt_file is None:
+        raise UserError("no prompts are given: add --prompts FILE, with a prompt a line")
+    texts = read_prompts(prompt_file)
+    with engine.open(bundle) as session:
+        policies = policies_of(session)
         prompts = [session.prompt_ids(text) for text in texts]
         with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:
-            report = benchmark(
+            return benchmark(
                 session,
                 prompts,
                 policies,
@@ -112,31 +167,28 @@ def command(
                 max_new_tokens=max_new_tokens,
                 advance=progress.advance,
             )
-    if as_json:
-        click.echo(json.dumps({"ok": report.ok, **asdict(report)}, indent=1))
-    else:
-        print_report(report)
-    if not report.ok:
-        ctx.exit(DIFFERS)
 
 
 def _forcing(
-    reject: bool, trace_file: str | None, blocks: Sequence[NumberOrAuto]
-) -> Callable[[Policy], Policy]:
-    """What makes a policy's outcomes the dictated ones, if any are."""
+    reject: bool, trace_file: str | None, blocks: Sequence[NumberOrAuto], synthetic: bool
+) -> Callable[[Policy], list[Policy]]:
+    """What makes a policy's outcomes the dictated ones, if any are: once for each trace."""
     from ..accept_trace import dictated, read_accept_trace
+    from ..builtin_traces import built_in
     from ..decode.forced import force_reject
 
-    if not reject and trace_file is None:
-        return lambda policy: policy
+    if not reject and trace_file is None and not synthetic:
+        return lambda policy: [policy]
     if reject and trace_file is not None:
         raise UserError("--force-reject and --accept-trace dictate different things: give one")
     if "auto" in blocks:
         raise UserError(
-            "--block auto chooses by what comes of drafts, which --force-reject and "
-            "--accept-trace dictate: give a number"
+            "--block auto chooses by what comes of drafts, which --force-reject, --accept-trace "
+            "and --synthetic dictate: give a number"
         )
+    if reject:
+        return lambda policy: [force_reject(policy) if policy.max_drafts else policy]
     if trace_file is None:
-        return lambda policy: force_reject(policy) if policy.max_drafts else policy
+        return built_in
     outcomes = read_accept_trace(trace_file)
-    return lambda policy: dictated(policy, outcomes, trace_file)
+    return lambda policy: [dictated(policy, outcomes, trace_file)]

@@ -159,7 +159,7 @@ def test_an_interrupt_ends_it(
         (("--prompts", "PROMPTS", "--policy", "hybrid"), "no mask embeddings"),
         (("--prompts", "PROMPTS", "--block", "4", "--policy", "ar"), "no effect on policy ar"),
         (("--prompts", "PROMPTS", "--engine", "magic"), "no engine 'magic'"),
-        ((), "Missing option '--prompts'"),
+        ((), "no prompts are given: add --prompts FILE"),
     ],
 )
 def test_bad_input_is_one_line(
