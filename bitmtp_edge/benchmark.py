@@ -14,7 +14,7 @@ so that a machine at fault can be told from drafts at fault.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,12 +22,20 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import get_args
 
-from .benchmark_report import NOISY, BenchReport, PolicyReport, ReplyRow, StepCost
+from .benchmark_report import (
+    NOISY,
+    BenchReport,
+    PolicyReport,
+    ReplyRow,
+    RuntimeReport,
+    StepCost,
+)
 from .decode.forced import ForcedOutcomes
 from .decode.generate import GenerationResult
 from .decode.policies import AutoRegressive, Policy
 from .decode.stopping import StopRules
 from .engines.base import ReplayState, Role
+from .engines.runtimes import FULL, GENERIC
 from .errors import UserError
 from .session import Session
 from .timed_engine import TimedEngine
@@ -37,10 +45,26 @@ PYTHON_TOKENS = 256
 PYTHON_REPEATS = 5
 
 
+class _Timed:
+    """A session whose steps are timed. runtime: its name, where several are compared."""
+
+    def __init__(self, runtime: str | None, session: Session) -> None:
+        self.runtime = runtime
+        self.engine = TimedEngine(session.engine)
+        self.session = Session(session.bundle, self.engine)
+        self.session.states = session.states
+
+    def medians(self) -> dict[ReplayState, float]:
+        """Seconds of each kind of step."""
+        return {state: median(times) for state, times in self.engine.seconds.items()}
+
+
 @dataclass
 class _Samples:
-    """Replies of one policy, in order of (round, prompt), and the decode steps of each."""
+    """Replies of one policy on one runtime, in order of (round, prompt), and the decode steps of
+    each."""
 
+    timed: _Timed
     policy: Policy
     replies: list[GenerationResult] = field(default_factory=list)
     steps: list[list[ReplayState]] = field(default_factory=list)
@@ -55,11 +79,11 @@ class _Samples:
     def gamma(self) -> int | None:
         return self.policy.max_drafts or None
 
-    def speedups(self, ar: _Samples | None) -> list[float | None]:
-        """Of each reply, over AR's on the same prompt in the same round."""
-        if ar is None:
+    def speedups(self, other: _Samples | None) -> list[float | None]:
+        """Of each reply, over the other's on the same prompt in the same round."""
+        if other is None:
             return [None] * len(self.replies)
-        pairs = zip(self.replies, ar.replies, strict=True)
+        pairs = zip(self.replies, other.replies, strict=True)
         return [
             ours.tokens_per_s / theirs.tokens_per_s
             if ours.tokens_per_s and theirs.tokens_per_s
@@ -69,10 +93,11 @@ class _Samples:
 
 
 class _Costs:
-    """Steps in AR steps, by the median of each kind."""
+    """Steps of one runtime in steps of ``ar``, by the median of each kind."""
 
-    def __init__(self, medians: dict[ReplayState, float], ar: _Samples | None) -> None:
-        self._medians = medians
+    def __init__(self, timed: _Timed, ar: _Samples | None) -> None:
+        self._medians = timed.medians()
+        medians = ar.timed.medians() if ar else {}
         steps = [medians[state] for reply in ar.steps for state in reply] if ar else []
         self.ar = sum(steps) / len(steps) if steps else None
 
@@ -130,35 +155,36 @@ def benchmark(
     *,
     repeat: int = 3,
     max_new_tokens: int = 128,
+    runtimes: Mapping[str, Session] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> BenchReport:
     """Decodes every prompt, the ids of one, ``repeat`` times with each of ``policies``; ``advance``
     is called after each reply.
 
-    Where outcomes are dictated that leave other tokens than the model's, replies end at
+    runtimes: sessions to measure in place of ``session``, by name; all are compared with AR of the
+    first. Where outcomes are dictated that leave other tokens than the model's, replies end at
     ``max_new_tokens`` alone.
 
     Raises UserError for a prompt that the context cannot hold.
     """
-    timed = TimedEngine(session.engine)
-    measured = Session(session.bundle, timed)
-    samples = [_Samples(policy) for policy in policies]
-    for policy in policies:  # plans are made, and weights read from disk, at first use
-        _whole(measured.reply(measured.decoder(policy), prompts[0], WARM_UP_TOKENS))
-    timed.seconds.clear()
+    measured = [_Timed(*each) for each in runtimes.items()] if runtimes else [_Timed(None, session)]
+    samples = [_Samples(timed, policy) for timed in measured for policy in policies]
+    for sample in samples:  # plans are made, and weights read from disk, at first use
+        _reply(sample, prompts[0], WARM_UP_TOKENS)
+    for timed in measured:
+        timed.engine.seconds.clear()
     forced = [policy for policy in policies if isinstance(policy, ForcedOutcomes)]
     rules = session.stop_rules() if all(policy.lossless for policy in forced) else StopRules()
     for round_ in range(repeat):
         for number, ids in enumerate(prompts):
             for sample in samples if (round_ + number) % 2 == 0 else reversed(samples):
-                timed.replayed.clear()
-                decoder = measured.decoder(sample.policy)
-                reply = measured.reply(decoder, ids, max_new_tokens, rules)
-                sample.take(_whole(reply), timed.replayed)
+                replayed = sample.timed.engine.replayed
+                replayed.clear()
+                sample.take(_reply(sample, ids, max_new_tokens, rules), replayed)
                 advance()
     ar = next((each for each in samples if isinstance(each.policy, AutoRegressive)), None)
-    costs = _Costs({state: median(times) for state, times in timed.seconds.items()}, ar)
-    steps = _step_costs(timed.seconds)
+    costs = {timed.runtime: _Costs(timed, ar) for timed in measured}
+    steps = [cost for timed in measured for cost in _step_costs(timed)]
     spread = _spread(steps)
     return BenchReport(
         synthetic=bool(forced),
@@ -174,15 +200,25 @@ def benchmark(
         policies=[
             _policy_report(
                 sample,
+                samples,
                 ar,
-                costs,
+                costs[sample.timed.runtime],
                 python_ms_per_step(session, sample.policy, prompts[0]),
                 noisy=spread > NOISY,
             )
             for sample in samples
         ],
         steps=steps,
-        replies=[row for sample in samples for row in _reply_rows(sample, ar, costs, len(prompts))],
+        runtimes=[
+            RuntimeReport(timed.runtime, timed.engine.memory()["kv"])
+            for timed in measured
+            if timed.runtime is not None
+        ],
+        replies=[
+            row
+            for sample in samples
+            for row in _reply_rows(sample, ar, costs[sample.timed.runtime], len(prompts))
+        ],
     )
 
 
@@ -206,6 +242,13 @@ def python_ms_per_step(session: Session, policy: Policy, prompt_ids: Sequence[in
     return median(samples)
 
 
+def _reply(
+    sample: _Samples, ids: Sequence[int], max_new_tokens: int, rules: StopRules | None = None
+) -> GenerationResult:
+    session = sample.timed.session
+    return _whole(session.reply(session.decoder(sample.policy), ids, max_new_tokens, rules))
+
+
 def _whole(reply: GenerationResult) -> GenerationResult:
     """``reply``; an interrupt that ended it ends the benchmark."""
     if reply.finish_reason == "interrupted":
@@ -214,7 +257,12 @@ def _whole(reply: GenerationResult) -> GenerationResult:
 
 
 def _policy_report(
-    sample: _Samples, ar: _Samples | None, costs: _Costs, python_ms: float | None, noisy: bool
+    sample: _Samples,
+    samples: Sequence[_Samples],
+    ar: _Samples | None,
+    costs: _Costs,
+    python_ms: float | None,
+    noisy: bool,
 ) -> PolicyReport:
     replies = sample.replies
     drafted = sum(reply.drafted_tokens for reply in replies)
@@ -229,11 +277,15 @@ def _policy_report(
     predicted_speedup = median(predicted for _, predicted in pairs) if pairs else None
     draft, verify = (costs.of(chain(*sample.steps), role) for role in get_args(Role))
     verify_steps = sum(reply.verify_steps for reply in replies)
+    same = {each.timed.runtime: each for each in samples if each.policy is sample.policy}
+    over_generic = [each for each in sample.speedups(same.get(GENERIC)) if each]
+    full = same.get(FULL)
     difference = None
     if ar is not None:
         both = zip(replies, ar.replies, strict=True)
         difference = next(filter(None, (_difference(a, b) for a, b in both)), None)
     return PolicyReport(
+        runtime=sample.timed.runtime,
         policy=sample.policy.name,
         gamma=sample.gamma,
         settings=sample.policy.settings,
@@ -262,6 +314,10 @@ def _policy_report(
         speedup_pairs=len(speedups),
         same_tokens_as_ar=None if ar is None else difference is None,
         difference=difference,
+        speedup_over_generic=median(over_generic) if over_generic else None,
+        same_tokens_as_full=None
+        if full is None or full is sample
+        else all(_difference(a, b) is None for a, b in zip(replies, full.replies, strict=True)),
         python_ms_per_step=python_ms,
     )
 
@@ -271,6 +327,7 @@ def _reply_rows(
 ) -> list[ReplyRow]:
     return [
         ReplyRow(
+            runtime=sample.timed.runtime,
             policy=sample.policy.name,
             gamma=sample.gamma,
             block=sample.policy.settings.get("block"),
@@ -306,7 +363,8 @@ def _difference(reply: GenerationResult, ar: GenerationResult) -> str | None:
     return "at token {} of a reply: {}, AR has {}".format(at, *here)
 
 
-def _step_costs(seconds: dict[ReplayState, list[float]]) -> list[StepCost]:
+def _step_costs(timed: _Timed) -> list[StepCost]:
+    seconds = timed.engine.seconds
     states = sorted(seconds, key=lambda s: (s.role, s.width, s.outputs, s.segment))
     return [
         StepCost(
@@ -317,6 +375,7 @@ def _step_costs(seconds: dict[ReplayState, list[float]]) -> list[StepCost]:
             len(seconds[state]),
             1e3 * median(seconds[state]),
             _quartiles([1e3 * each for each in seconds[state]]),
+            timed.runtime,
         )
         for state in states
     ]

@@ -11,7 +11,7 @@ NOISY = 1.3  # third quartile of a step's times over the first: above, medians s
 @dataclass(frozen=True)
 class StepCost:
     """A replay state that decoding used: how often, and what it took in ms: the median, the first
-    and the third quartile."""
+    and the third quartile. runtime: None where none are compared."""
 
     role: str
     width: int
@@ -20,18 +20,20 @@ class StepCost:
     count: int
     median_ms: float
     quartiles_ms: tuple[float, float]
+    runtime: str | None = None
 
 
 @dataclass(frozen=True)
 class ReplyRow:
-    """One reply. prompt and round count from 0. gamma, block, min_prefix: settings of the
-    policy, None for one that has no such setting. trace: the one that dictated what came of drafts,
-    None where there was none.
+    """One reply. prompt and round count from 0. runtime: None where none are compared. gamma,
+    block, min_prefix: settings of the policy, None for one that has no such setting. trace: the one
+    that dictated what came of drafts, None where there was none.
 
     speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
     without AR, or where either reply is empty. predicted_speedup: by its steps; None without AR.
     """
 
+    runtime: str | None
     policy: str
     gamma: int | None
     block: int | str | None
@@ -51,8 +53,8 @@ class ReplyRow:
 
 @dataclass(frozen=True)
 class PolicyReport:
-    """Medians over every reply of one policy. gamma: drafts an iteration, of a block too. lossless:
-    its tokens must be AR's.
+    """Medians over every reply of one policy. runtime: None where none are compared. gamma: drafts
+    an iteration, of a block too. lossless: its tokens must be AR's.
 
     prefill_tokens_per_s counts the prompt's tokens. acceptance_rate: accepted drafts of all drafts,
     None without drafts. verified_share: iterations that a verify step decided. mean_confident,
@@ -63,10 +65,14 @@ class PolicyReport:
     are ``speedup_quartiles``. measured_over_predicted: the quotient of these medians; None too
     where the run was noisy. All None, and no pairs, without AR. same_tokens_as_ar: None without AR;
     ``difference`` tells the first that differs.
+    speedup_over_generic: median over the replies of the same policy on runtime generic, in pairs
+    as with AR; None where that was not measured. same_tokens_as_full: every reply is as on runtime
+    full; None of that one, and where it was not measured.
     python_ms_per_step: what Python costs between two C steps, measured with an empty plan; None
     where the engine is not ``cpu``.
     """
 
+    runtime: str | None
     policy: str
     gamma: int | None
     settings: dict[str, Any]
@@ -89,15 +95,26 @@ class PolicyReport:
     speedup_pairs: int
     same_tokens_as_ar: bool | None
     difference: str | None
+    speedup_over_generic: float | None
+    same_tokens_as_full: bool | None
     python_ms_per_step: float | None
 
 
 @dataclass(frozen=True)
+class RuntimeReport:
+    """kv_bytes: of all KV buffers that the runtime has at the end."""
+
+    runtime: str
+    kv_bytes: int
+
+
+@dataclass(frozen=True)
 class BenchReport:
-    """``steps`` are those of all policies and of prefill; ``replies`` are in the order of policy,
-    round and prompt. synthetic: what came of drafts was dictated, so texts and speed-ups say
-    nothing of the model. step_spread: a step's third quartile over its first, the mean of all steps
-    run; noisy: it is above :data:`NOISY`."""
+    """``steps`` are those of all policies and of prefill; ``replies`` are in the order of runtime,
+    policy, round and prompt. runtimes: those that are compared, if any. synthetic: what came of
+    drafts was dictated, so texts and speed-ups say nothing of the model. step_spread: a step's
+    third quartile over its first, the mean of all steps run; noisy: it is above :data:`NOISY`.
+    """
 
     synthetic: bool
     bundle: str
@@ -111,9 +128,14 @@ class BenchReport:
     noisy: bool
     policies: list[PolicyReport]
     steps: list[StepCost]
+    runtimes: list[RuntimeReport]
     replies: list[ReplyRow]
 
     @property
     def ok(self) -> bool:
-        """No lossless policy returned other tokens than AR."""
-        return not any(p.lossless and p.same_tokens_as_ar is False for p in self.policies)
+        """No lossless policy returned other tokens than AR, and no runtime others than the full
+        one."""
+        return not any(
+            p.same_tokens_as_full is False or (p.lossless and p.same_tokens_as_ar is False)
+            for p in self.policies
+        )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..engines.runtimes import FULL
 from .reply import describe_choice
 
 if TYPE_CHECKING:
@@ -24,8 +25,14 @@ def print_report(report: BenchReport) -> None:
     )
     click.echo()
     heading = ("policy", "prefill tok/s", "decode tok/s", "tokens/iter.", "accepted", "over AR")
-    table([heading, *(_policy_row(policy) for policy in report.policies)])
+    rows = [heading, *(_policy_row(policy) for policy in report.policies)]
+    if any(policy.speedup_over_generic is not None for policy in report.policies):
+        gains = [_number(policy.speedup_over_generic, "x") for policy in report.policies]
+        cells = zip(rows, ["over generic", *gains], strict=True)
+        rows = [(*row, cell) for row, cell in cells]
+    table(rows)
     _print_pairs(report)
+    _print_runtimes(report)
     _print_iterations(report)
     _print_choices(report)
     click.echo()
@@ -33,7 +40,7 @@ def print_report(report: BenchReport) -> None:
     if often:
         steps = [
             (
-                s.role,
+                s.role if s.runtime is None else f"{s.runtime}: {s.role}",
                 str(s.width),
                 str(s.outputs),
                 str(s.segment),
@@ -82,6 +89,24 @@ def _print_pairs(report: BenchReport) -> None:
             "(a pair: AR's decode seconds a token over the policy's, same prompt, same round; the "
             "rates above\nare medians of all prompts, whose quotient may be another number)"
         )
+
+
+def _print_runtimes(report: BenchReport) -> None:
+    """What the full runtime gains over the generic one, and the KV memory of each."""
+    if not report.runtimes:
+        return
+    click.echo()
+    for policy in report.policies:
+        if policy.runtime == FULL and policy.speedup_over_generic is not None:
+            click.echo(f"{_label(policy)}, over generic: {policy.speedup_over_generic:.2f}x")
+    sizes = (f"{each.runtime} {each.kv_bytes / 2**20:.1f} MiB" for each in report.runtimes)
+    click.echo(f"KV buffers: {', '.join(sizes)}")
+    compared = [policy for policy in report.policies if policy.same_tokens_as_full is not None]
+    different = [policy for policy in compared if not policy.same_tokens_as_full]
+    for policy in different:
+        click.echo(f"{_label(policy)}: its tokens DIFFER from the full runtime's")
+    if compared and not different:
+        click.echo("every runtime's tokens are the full one's, token for token")
 
 
 def _print_iterations(report: BenchReport) -> None:
@@ -141,7 +166,8 @@ def _label(report: PolicyReport) -> str:
     settings = ("gamma", "block", "min_prefix", "trace")
     given = [(name, report.settings.get(name)) for name in settings]
     named = [f"{name.replace('_', '-')} {value}" for name, value in given if value is not None]
-    return ", ".join([report.policy, *named])
+    label = ", ".join([report.policy, *named])
+    return label if report.runtime is None else f"{report.runtime}: {label}"
 
 
 def _policy_row(report: PolicyReport) -> tuple[str, ...]:

@@ -9,7 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from bitmtp_edge.benchmark_report import BenchReport, PolicyReport, ReplyRow, StepCost
+from bitmtp_edge.benchmark_report import (
+    BenchReport,
+    PolicyReport,
+    ReplyRow,
+    RuntimeReport,
+    StepCost,
+)
 from bitmtp_edge.cli import cli
 from bitmtp_edge.decode.generate import GenerationResult
 from bitmtp_edge.evaluation_report import EvalReport, ItemRow, PolicyFigures, TaskFigures
@@ -56,6 +62,7 @@ def test_every_option_of_a_verb(verb: str) -> None:
         (3, 1, PolicyReport, []),
         (3, 2, StepCost, []),
         (3, 3, ReplyRow, []),
+        (3, 4, RuntimeReport, []),
         (4, 0, EvalReport, ["ok"]),
         (4, 1, PolicyFigures, []),
         (4, 2, TaskFigures, []),
