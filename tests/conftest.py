@@ -1,4 +1,4 @@
-"""What tests of every folder share: checkpoints, bundles; GPU tests are skipped without a GPU."""
+"""What tests of every folder share: checkpoints, bundles, and which tests get a GPU."""
 
 from __future__ import annotations
 
@@ -91,8 +91,15 @@ def _a_gpu_for_its_tests_alone(
         monkeypatch.setattr(registry, "driver_devices", lambda: 0)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "stop where tests marked gpu would be skipped"
+    parser.addoption("--require-gpu", action="store_true", help=told)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and (reason := ENGINES["cuda"].unavailable()) is not None:
+        if config.getoption("--require-gpu"):
+            raise pytest.UsageError(f"no GPU for tests: {reason}")
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason=reason))
