@@ -3,7 +3,7 @@ with drafts whose outcomes a trace dictates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from time import perf_counter
@@ -116,12 +116,13 @@ def measure(
     *,
     repeat: int,
     max_new_tokens: int,
+    runtimes: Mapping[str, Session] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> SyntheticReport:
     """Measures the newly opened ``session`` of a synthetic bundle: no step may have run yet.
 
-    ``advance`` is called after each reply. Raises UserError for a context that the prompts do not
-    fit.
+    runtimes, advance: as of :func:`benchmark`. Raises UserError for a context that the prompts do
+    not fit.
     """
     bundle, engine = session.bundle, session.engine
     segment = engine.segment
@@ -135,6 +136,7 @@ def measure(
         policies,
         repeat=repeat,
         max_new_tokens=max_new_tokens,
+        runtimes=runtimes,
         advance=advance,
     )
     return SyntheticReport(

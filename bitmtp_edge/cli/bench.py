@@ -12,6 +12,7 @@ import click
 from ..decode import POLICIES, check_used
 from ..errors import UserError
 from ..progress import Progress
+from .bench_runtimes import opened, runtime_option
 from .bench_synthetic import bench_synthetic, print_synthetic
 from .bench_tables import print_report
 from .options import (
@@ -78,6 +79,7 @@ SYNTHETIC_BLOCKS: tuple[NumberOrAuto, ...] = (4, 8)
     help='What comes of each iteration, repeated: a line "h a verified", or a JSON object. The '
     "text is none.",
 )
+@runtime_option
 @click.option("--repeat", type=Count, default=3, show_default=True, metavar="N", help="Rounds.")
 @max_new_tokens_option(128)
 @engine_options
@@ -95,6 +97,7 @@ def command(
     min_prefix: NumberOrAuto | None,
     force_reject: bool,
     trace_file: str | None,
+    runtimes: tuple[str, ...],
     repeat: int,
     max_new_tokens: int,
     engine: EngineChoice,
@@ -102,6 +105,10 @@ def command(
 ) -> None:
     forced = _forcing(force_reject, trace_file, blocks, shape is not None)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
+    if runtimes and "auto" in blocks:
+        raise UserError(
+            "--block auto chooses by what steps take, which --runtime changes: give a number"
+        )
 
     def policies_of(session: Session) -> list[Policy]:
         asked, our_gammas, our_blocks = names or session.policies, gammas, blocks
@@ -124,11 +131,11 @@ def command(
     if shape is not None:
         if bundle is not None or prompt_file is not None:
             raise UserError("--synthetic makes its bundle and its prompts: give neither")
-        synthetic = bench_synthetic(shape, engine, policies_of, repeat, max_new_tokens)
+        synthetic = bench_synthetic(shape, engine, policies_of, runtimes, repeat, max_new_tokens)
         report = synthetic.bench
         told = {"synthetic": True, **asdict(synthetic)}
     else:
-        report = _bench(bundle, prompt_file, engine, policies_of, repeat, max_new_tokens)
+        report = _bench(bundle, prompt_file, engine, policies_of, runtimes, repeat, max_new_tokens)
         told = asdict(report)
     if as_json:
         click.echo(json.dumps({"ok": report.ok, **told}, indent=1))
@@ -145,6 +152,7 @@ def _bench(
     prompt_file: str | None,
     engine: EngineChoice,
     policies_of: Callable[[Session], list[Policy]],
+    names: Sequence[str],
     repeat: int,
     max_new_tokens: int,
 ) -> BenchReport:
@@ -155,16 +163,18 @@ def _bench(
     if prompt_file is None:
         raise UserError("no prompts are given: add --prompts FILE, with a prompt a line")
     texts = read_prompts(prompt_file)
-    with engine.open(bundle) as session:
+    with engine.open(bundle) as session, opened(session, names) as runtimes:
         policies = policies_of(session)
         prompts = [session.prompt_ids(text) for text in texts]
-        with Progress(repeat * len(prompts) * len(policies), "bench", "replies") as progress:
+        replies = repeat * len(prompts) * len(policies) * max(1, len(runtimes))
+        with Progress(replies, "bench", "replies") as progress:
             return benchmark(
                 session,
                 prompts,
                 policies,
                 repeat=repeat,
                 max_new_tokens=max_new_tokens,
+                runtimes=runtimes,
                 advance=progress.advance,
             )
 

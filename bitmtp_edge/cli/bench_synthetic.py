@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..progress import Progress
+from .bench_runtimes import opened
 from .bench_tables import print_report, table
 from .options import EngineChoice
 from .signals import terminate_as_interrupt
@@ -27,11 +29,13 @@ def bench_synthetic(
     shape: str,
     engine: EngineChoice,
     policies_of: Callable[[Session], Sequence[Policy]],
+    names: Sequence[str],
     repeat: int,
     max_new_tokens: int,
 ) -> SyntheticReport:
-    """Measures ``shape`` on ``engine``; the bundle lies in the system's folder for temporary files
-    until then. Raises UserError for a shape that is none, a missing package and a disk too small.
+    """Measures ``shape`` on ``engine``, and decoding on the runtimes ``names`` of it, if any; the
+    bundle lies in the system's folder for temporary files until then. Raises UserError for a shape
+    that is none, a missing package and a disk too small.
     """
     from bitmtp_edge.export.shapes import shape_of
     from bitmtp_edge.export.synthetic import write_synthetic
@@ -44,16 +48,19 @@ def bench_synthetic(
         began = perf_counter()
         bundle = write_synthetic(shape, Path(folder) / shape)
         made = perf_counter()
-        with engine.open(str(bundle.path)) as session:
+        with engine.open(str(bundle.path)) as session, ExitStack() as stack:
             facts = Made(shape, parameters, made - began, perf_counter() - made)
             policies = policies_of(session)
-            with Progress(repeat * PROMPTS * len(policies), "bench", "replies") as progress:
+            runtimes = stack.enter_context(opened(session, names))
+            replies = repeat * PROMPTS * len(policies) * max(1, len(runtimes))
+            with Progress(replies, "bench", "replies") as progress:
                 return measure(
                     session,
                     facts,
                     policies,
                     repeat=repeat,
                     max_new_tokens=max_new_tokens,
+                    runtimes=runtimes,
                     advance=progress.advance,
                 )
 
