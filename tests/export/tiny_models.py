@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.export import shapes, synthetic
 from bitmtp_edge.export.checkpoints.ternary_folder import pack_ternary, write_ternary_checkpoint
 from bitmtp_edge.text.tokenizer import byte_characters
 
@@ -260,6 +263,28 @@ def tiny_ternary(
     texts = {"tokenizer.json": tokenizer_json(), "tokenizer_config.json": json.dumps(named)}
     write_ternary_checkpoint(folder, values, stored, texts)
     return Tiny(folder, values, found)
+
+
+def tiny_synthetic(target: Path, name: str, **changes: Any) -> Bundle:
+    """A bundle of random weights packed as those of the published model ``name``, with little of
+    everything, and a vocabulary that fills no tile. ``changes`` go to its ``ModelConfig``.
+    """
+    shape = shapes.SHAPES[name]
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "num_layers": LAYERS,
+        "num_heads": HEADS,
+        "num_kv_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": FEED,
+        "context": 300,
+        "longest_context": 300,
+        **changes,
+    }
+    tiny = replace(shape, config=replace(shape.config, **sizes))
+    with mock.patch.dict(shapes.SHAPES, {name: tiny}):
+        return synthetic.write_synthetic(name, target)
 
 
 def interleave(rows: Floats, heads: int) -> Floats:
