@@ -128,18 +128,30 @@ def test_an_output_outlives_its_engine(tiny_bundle: Bundle, opened: Open) -> Non
     engine.close()
 
 
-def test_two_engines_take_turns(bundle: Bundle, opened: Open) -> None:
-    with opened(bundle) as alone:
-        play(alone, TOKENS[:HISTORY], width=4)
-        want = bits(step(alone, TOKENS[: HISTORY + 2], HISTORY))
-    with opened(bundle) as one, opened(bundle) as other:
-        for at in range(0, HISTORY, 4):
-            step(one, TOKENS[: at + 4], at)
-            step(other, TOKENS[100 : 100 + at + 4], at)
-            one.promote(range(4), at)
-            other.promote(range(4), at)
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared weights"])
+def test_steps_of_two_engines_overlap(bundle: Bundle, opened: Open, shared: bool) -> None:
+    """Each begins a step before the other's has ended."""
+    texts = TOKENS[: HISTORY + 4], TOKENS[100 : 104 + HISTORY]
+    want = []
+    for text in texts:
+        with opened(bundle) as alone:
+            play(alone, text[:HISTORY], width=4)
+            want.append(bits(step(alone, text, HISTORY, logits=False)))
+    with (
+        opened(bundle) as one,
+        one.beside(CudaEngine) if shared else opened(bundle) as other,
+    ):
+        both = list(zip((one, other), texts, strict=True))
+        for at in range(0, HISTORY + 4, 4):
+            outputs = []
+            for engine, text in both:
+                state = ReplayState(4, 4, engine.segment, "verify")
+                window = causal_window(text[: at + 4], at, [], 4, 4, 4)
+                outputs.append(engine.start(state, window))
+            for engine, _ in both:
+                engine.promote(range(4), at)
             gc.collect()
-        assert bits(step(one, TOKENS[: HISTORY + 2], HISTORY)) == want
+        assert [bits(output) for output in outputs] == want
 
 
 @pytest.fixture
