@@ -12,6 +12,7 @@ from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines import registry
 from bitmtp_edge.engines.registry import ENGINES
 
+from .damage import link_copy
 from .export.tiny_models import Tiny, tiny_ternary, write_folder, write_gguf
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +45,12 @@ def tiny_bundle(tiny_llama: Tiny, tmp_path_factory: pytest.TempPathFactory) -> B
     from bitmtp_edge.export.pipeline import export_bundle
 
     return export_bundle(tiny_llama.path, tmp_path_factory.mktemp("tiny") / "bundle")
+
+
+@pytest.fixture
+def bundle_copy(tiny_bundle: Bundle, tmp_path: Path) -> Path:
+    """A copy of ``tiny_bundle`` to do damage to."""
+    return link_copy(tiny_bundle.path, tmp_path / "bundle")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""Bundles with one thing wrong: copies that share their files, and random edits of bundle.json."""
+"""Bundles with one thing wrong: copies that share their files, edits of bundle.json, and the one
+line that each is refused with."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bitmtp_edge.bundle import BUNDLE_FILE, sha256_of
+import pytest
+
+from bitmtp_edge.bundle import BUNDLE_FILE, Bundle, sha256_of
+from bitmtp_edge.errors import UserError
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -34,6 +38,37 @@ def edit(folder: Path, change: Edit) -> Path:
     change(value)
     path.write_text(json.dumps(value))
     return folder
+
+
+def put(*path: Any, value: Any) -> Edit:
+    """An edit that sets one place."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        holder: Any = manifest
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = value
+
+    return change
+
+
+def drop(*path: Any) -> Edit:
+    def change(manifest: dict[str, Any]) -> None:
+        holder: Any = manifest
+        for key in path[:-1]:
+            holder = holder[key]
+        del holder[path[-1]]
+
+    return change
+
+
+def refusal(path: Path) -> str:
+    """The line with which ``path`` is refused."""
+    with pytest.raises(UserError) as caught:
+        Bundle.open(path)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
 
 
 def replace_file(folder: Path, name: str, data: bytes, *, listed: bool = False) -> None:
