@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "attention_cases.cuh"
@@ -24,7 +25,7 @@ void must(cudaError_t error, const char *what) {
   std::exit(1);
 }
 
-__global__ void fill_kernel(uint32_t *words, int64_t n, uint32_t keep, uint32_t set, uint32_t seed) {
+__global__ void fill_bits(uint32_t *words, int64_t n, uint32_t keep, uint32_t set, uint32_t seed) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
     uint32_t x = static_cast<uint32_t>(i) * 0x9E3779B9u + seed;
     x = (x ^ x >> 16) * 0x85EBCA6Bu;
@@ -45,7 +46,7 @@ class Memory {
     bytes = (bytes + 255) / 256 * 256;
     must(cudaMalloc(&p, bytes), "cudaMalloc");
     blocks_.push_back(p);
-    fill_kernel<<<1024, 256>>>(static_cast<uint32_t *>(p), bytes / 4, keep, set, static_cast<uint32_t>(blocks_.size()));
+    fill_bits<<<1024, 256>>>(static_cast<uint32_t *>(p), bytes / 4, keep, set, static_cast<uint32_t>(blocks_.size()));
     must(cudaGetLastError(), "fill");
     return static_cast<T *>(p);
   }
@@ -144,18 +145,21 @@ Timing time_view(View view, int32_t M, int32_t capacity) {
 
 }  // namespace
 
-void attention_bench() {
+void attention_bench(const char *timed) {
   std::printf("NestedKVAttention, %d heads, %d KV heads, head %d; us a call in a graph over %lld MiB of KV, median of %d replays\n", kHeads,
               kKvHeads, kHead, static_cast<long long>(kOutOfCache >> 20), kReplays);
   for (int32_t capacity : {1024, 8192, 32768}) {
     for (int32_t M : {1, 9, 15}) {
       double fp16 = 0.0;
       for (View view : {View::fp16, View::kv8, View::kv4}) {
+        char name[64];
+        std::snprintf(name, sizeof name, "history %5d M=%-2d %-4s", capacity - 32, M, view == View::fp16 ? "fp16" : view == View::kv8 ? "KV8" : "KV4");
+        if (std::strstr(name, timed) == nullptr) continue;
         const Timing t = time_view(view, M, capacity);
         if (view == View::fp16) fp16 = t.us;
-        std::printf("history %5d M=%-2d %-4s %8.2f us %7.2f MB %7.0f GB/s  %.2fx fp16\n", capacity - 32, M,
-                    view == View::fp16 ? "fp16" : view == View::kv8 ? "KV8" : "KV4", t.us, t.bytes * 1e-6, t.bytes / t.us * 1e-3,
-                    fp16 / t.us);
+        std::printf("%s %8.2f us %7.2f MB %7.0f GB/s", name, t.us, t.bytes * 1e-6, t.bytes / t.us * 1e-3);
+        if (fp16 > 0.0) std::printf("  %.2fx fp16", fp16 / t.us);
+        std::printf("\n");
         std::fflush(stdout);
       }
     }

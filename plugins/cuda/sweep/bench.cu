@@ -32,7 +32,7 @@ double time_graph(const Graph &graph, int replays = kReplays) {
   return 1e3 * ms[ms.size() / 2];
 }
 
-__global__ void __launch_bounds__(512) read_kernel(const uint4 *p, size_t n, uint32_t *out) {
+__global__ void __launch_bounds__(512) read_all(const uint4 *p, size_t n, uint32_t *out) {
   uint32_t x = 0;
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
   size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
@@ -56,7 +56,7 @@ double measure_bandwidth(double &copy) {
   const Graph copies(false, [&](cudaStream_t s) { require(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, s), "copy"); });
   copy = 2e-3 * static_cast<double>(bytes) / time_graph(copies);
   const Graph reads(false, [&](cudaStream_t s) {
-    read_kernel<<<132 * 4, 512, 0, s>>>(reinterpret_cast<const uint4 *>(from.data()), bytes / 16, reinterpret_cast<uint32_t *>(to.data()));
+    read_all<<<132 * 4, 512, 0, s>>>(reinterpret_cast<const uint4 *>(from.data()), bytes / 16, reinterpret_cast<uint32_t *>(to.data()));
   });
   return 1e-3 * static_cast<double>(bytes) / time_graph(reads);
 }
@@ -84,11 +84,15 @@ struct Case {
   int32_t kind;
   bool both_planes;
   int32_t rows, width, group_size;
+
+  std::string line() const {
+    return std::string(name) + " " + std::to_string(rows) + "x" + std::to_string(width) + "/" + std::to_string(group_size);
+  }
 };
 
 class Bench {
  public:
-  explicit Bench(bool quick) : quick_(quick) {
+  Bench(bool quick, const char *timed) : quick_(quick), timed_(timed) {
     double copy;
     read_ = measure_bandwidth(copy);
     std::printf("device memory: copy %.0f GB/s (read + written), read %.0f GB/s. us a launch in a graph over rotated weights, programmatic launch\n"
@@ -97,7 +101,9 @@ class Bench {
     std::printf("%-26s %3s %6s %8s %8s %7s %6s %6s\n", "", "M", "plan", "on", "off", "MB", "GB/s", "share");
   }
 
-  void linear(const Case &c, const std::vector<int32_t> &widths) {
+  void linear(const Case &c, std::vector<int32_t> widths) {
+    keep_timed(c.line(), widths);
+    if (widths.empty()) return;
     std::vector<std::unique_ptr<RandomWeight>> weights;
     double bytes = 0.0;
     do {
@@ -126,12 +132,14 @@ class Bench {
           std::snprintf(label, sizeof label, "row*");
         else
           std::snprintf(label, sizeof label, "%d/%d/%d%s", plan.lane_rows, plan.sets, plan.blocks, chosen ? "*" : "");
-        row(std::string(c.name) + " " + std::to_string(c.rows) + "x" + std::to_string(c.width) + "/" + std::to_string(c.group_size), M, label, t, bytes);
+        row(c.line(), M, label, t, bytes);
       }
     }
   }
 
-  void head(const Case &c, const std::vector<int32_t> &outputs) {
+  void head(const Case &c, std::vector<int32_t> outputs) {
+    keep_timed(c.line(), outputs);
+    if (outputs.empty()) return;
     std::vector<std::unique_ptr<RandomWeight>> weights;
     double bytes = 0.0;
     do {
@@ -154,7 +162,7 @@ class Bench {
         args.weight = weights[i]->record();
         require(bitmtp_cuda_greedy_head(&args, s), c.name);
       });
-      row(std::string(c.name) + " " + std::to_string(c.rows) + "x" + std::to_string(c.width) + "/" + std::to_string(c.group_size), h, "", t, bytes);
+      row(c.line(), h, "", t, bytes);
     }
   }
 
@@ -167,15 +175,15 @@ class Bench {
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 2654435761u % 1000) * 0.01f - 5.0f;
     require(cudaMemcpy(input.data(), values.data(), values.size() * 4, cudaMemcpyHostToDevice), "values");
     for (int32_t M : {1, 15}) {
-      row("norm 2560", M, "", time_copies(24, [&](int, cudaStream_t s) {
+      if (is_timed("norm 2560", M)) row("norm 2560", M, "", time_copies(24, [&](int, cudaStream_t s) {
             const bitmtp_rms_norm_quant_args args{input.data(), weight.data(), codes.data(), scale.data(), 1e-5f, M, 2560};
             require(bitmtp_cuda_rms_norm_quant(&args, s), "norm");
           }), 0.0);
-      row("gate relu2 sub-norm 6912", M, "", time_copies(24, [&](int, cudaStream_t s) {
+      if (is_timed("gate relu2 sub-norm 6912", M)) row("gate relu2 sub-norm 6912", M, "", time_copies(24, [&](int, cudaStream_t s) {
             const bitmtp_gated_act_quant_args args{input.data(), weight.data(), codes.data(), scale.data(), 1e-5f, M, 6912, BITMTP_RELU2};
             require(bitmtp_cuda_gated_act_quant(&args, s), "gate");
           }), 0.0);
-      row("gate silu 6144", M, "", time_copies(24, [&](int, cudaStream_t s) {
+      if (is_timed("gate silu 6144", M)) row("gate silu 6144", M, "", time_copies(24, [&](int, cudaStream_t s) {
             const bitmtp_gated_act_quant_args args{input.data(), nullptr, codes.data(), scale.data(), 1e-5f, M, 6144, BITMTP_SILU};
             require(bitmtp_cuda_gated_act_quant(&args, s), "gate");
           }), 0.0);
@@ -183,21 +191,27 @@ class Bench {
   }
 
   void step(const StackShape &shape) {
+    const std::string name = std::string("step but attention, ") + shape.name;
+    std::vector<int32_t> widths = {1, 9, 15};
+    keep_timed(name, widths);
+    if (widths.empty()) return;
     const Stack stack(shape, 15);
-    struct Width {
-      int32_t M, h;
-    };
-    for (const Width &w : {Width{1, 1}, Width{9, 9}, Width{15, 8}}) {
+    for (int32_t M : widths) {
+      const int32_t h = M == 15 ? 8 : M;  // 15 slots draft a block of 8
       Times t = {};
       for (bool programmatic : {true, false}) {
-        const Graph graph(programmatic, [&](cudaStream_t s) { stack.enqueue(w.M, w.h, s); });
+        const Graph graph(programmatic, [&](cudaStream_t s) { stack.enqueue(M, h, s); });
         (programmatic ? t.with : t.without) = time_graph(graph);
       }
-      row(std::string("step but attention, ") + shape.name, w.M, "", t, stack.weight_bytes());
+      row(name, M, "", t, stack.weight_bytes());
     }
   }
 
  private:
+  bool is_timed(const std::string &name, int32_t M) const { return (name + " M=" + std::to_string(M) + " ").find(timed_) != std::string::npos; }
+  void keep_timed(const std::string &name, std::vector<int32_t> &widths) const {
+    widths.erase(std::remove_if(widths.begin(), widths.end(), [&](int32_t M) { return !is_timed(name, M); }), widths.end());
+  }
   void row(const std::string &name, int32_t M, const char *plan, const Times &t, double bytes) {
     std::printf("%-26s %3d %6s %8.2f %8.2f", name.c_str(), M, plan, t.with, t.without);
     if (bytes > 0.0) std::printf(" %7.2f %6.0f %5.0f%%", bytes * 1e-6, 1e-3 * bytes / t.with, 0.1 * bytes / t.with / read_);
@@ -205,13 +219,14 @@ class Bench {
     std::fflush(stdout);
   }
   bool quick_;
+  std::string timed_;
   double read_;
 };
 
 }  // namespace
 
-void bench(bool quick) {
-  Bench bench(quick);
+void bench(bool quick, const char *timed) {
+  Bench bench(quick, timed);
   const std::vector<int32_t> widths = quick ? std::vector<int32_t>{1} : std::vector<int32_t>{1, 5, 9, 15};
   for (const Case &c : {Case{"W2", BITMTP_TERNARY, false, 3840, 2560, 0}, Case{"W2", BITMTP_TERNARY, false, 2560, 2560, 0},
                         Case{"W2", BITMTP_TERNARY, false, 13824, 2560, 0}, Case{"W2", BITMTP_TERNARY, false, 2560, 6912, 0},

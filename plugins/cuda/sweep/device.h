@@ -136,6 +136,6 @@ void embedding_cases(Report &report);
 void head_cases(Report &report);
 void rowwise_cases(Report &report);
 void chain_cases(Report &report);  // launches that depend on each other, with programmatic launch and without; stage, promote
-void bench(bool quick);
+void bench(bool quick, const char *timed);  // lines whose name, with " M=... ", has `timed` in it
 
 }  // namespace sweep

@@ -14,7 +14,8 @@ constexpr Part kParts[] = {{"rowwise", sweep::rowwise_cases}, {"embedding", swee
 int usage() {
   std::fprintf(stderr, "usage: bitmtp_cuda_sweep [--quick] [--seed N] [--only");
   for (const Part &part : kParts) std::fprintf(stderr, "%c%s", &part == kParts ? ' ' : '|', part.name);
-  std::fprintf(stderr, "] [--bench] [--bench-attention] [--all]\n");
+  std::fprintf(stderr, "] [--bench [CASE]] [--bench-attention [CASE]] [--all]\n"
+                       "CASE: text in a line of the bench; only lines that have it are measured\n");
   return 2;
 }
 
@@ -29,8 +30,10 @@ const Part *find_part(const char *name) {
 int main(int argc, char **argv) {
   sweep::Options options;
   bool check = true, time = false, time_attention = false;
+  const char *timed = "";  // part of the name of what is timed
   const Part *only = nullptr;
   for (int i = 1; i < argc; ++i) {
+    const bool has_case = i + 1 < argc && argv[i + 1][0] != '-';
     if (std::strcmp(argv[i], "--quick") == 0)
       options.quick = true;
     else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
@@ -38,9 +41,9 @@ int main(int argc, char **argv) {
     else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc && find_part(argv[i + 1]) != nullptr)
       only = find_part(argv[++i]);
     else if (std::strcmp(argv[i], "--bench") == 0)
-      check = false, time = true;
+      check = false, time = true, timed = has_case ? argv[++i] : "";
     else if (std::strcmp(argv[i], "--bench-attention") == 0)
-      check = false, time_attention = true;
+      check = false, time_attention = true, timed = has_case ? argv[++i] : "";
     else if (std::strcmp(argv[i], "--all") == 0)
       time = time_attention = true;
     else
@@ -58,7 +61,7 @@ int main(int argc, char **argv) {
     right = report.print();
     std::fflush(stdout);
   }
-  if (time) sweep::bench(options.quick);
-  if (time_attention) sweep::attention_bench();
+  if (time) sweep::bench(options.quick, timed);
+  if (time_attention) sweep::attention_bench(timed);
   return right ? 0 : 1;
 }
