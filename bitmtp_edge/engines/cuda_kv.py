@@ -11,7 +11,7 @@ from ..operators import Node
 from . import abi
 from .cuda_device import CudaDevice
 from .cuda_library import CudaLibrary
-from .kv_buffer import kv_planes
+from .kv_buffer import check_copy, check_promotion, kv_planes
 from .operator_records import DeviceArray
 
 
@@ -45,21 +45,16 @@ class CudaKVBuffer:
     def promote(self, rows: Sequence[int], at: int, library: CudaLibrary) -> None:
         """Enqueues that history rows ``at, at+1, ...`` take workspace rows ``rows``. ValueError for
         rows outside them."""
-        if not 0 <= at <= self.capacity - len(rows):
-            raise ValueError(f"{len(rows)} rows at {at} are not history of {self.capacity}")
-        if not len(rows):
-            return
-        if not 0 <= min(rows) <= max(rows) < self._max_width:
-            raise ValueError(f"{list(rows)} are not rows of {self._max_width}")
-        library.promote(
-            self._records, len(self._records), self.capacity, rows, at, self._device.stream
-        )
+        check_promotion(rows, at, self.capacity, self._max_width)
+        if len(rows):
+            library.promote(
+                self._records, len(self._records), self.capacity, rows, at, self._device.stream
+            )
 
     def copy_history(self, other: CudaKVBuffer, rows: int, first: int = 0) -> None:
         """Enqueues a copy of history rows ``first .. rows - 1`` of ``other``, whose planes are the
         same. ValueError if either has fewer."""
-        if not 0 <= first <= rows <= min(self.capacity, other.capacity):
-            raise ValueError(f"{other.capacity} history rows to {self.capacity}: {rows} do not fit")
+        check_copy(first, rows, other.capacity, self.capacity)
         with self._device.ordered():
             for mine, theirs in zip(self._records, other._records, strict=True):
                 at = first * mine.row_bytes

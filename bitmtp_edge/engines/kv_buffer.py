@@ -60,6 +60,22 @@ def kv_planes(nodes: Sequence[Node], slots: int) -> tuple[list[KVPlane], int]:
     return planes, end
 
 
+def check_promotion(rows: Sequence[int], at: int, capacity: int, max_width: int) -> None:
+    """ValueError where workspace rows ``rows`` of a buffer, or history rows ``at, at+1, ...``, are
+    outside it."""
+    if not 0 <= at <= capacity - len(rows):
+        raise ValueError(f"{len(rows)} rows at {at} are not history of {capacity}")
+    if len(rows) and not 0 <= min(rows) <= max(rows) < max_width:
+        raise ValueError(f"{list(rows)} are not rows of {max_width}")
+
+
+def check_copy(first: int, rows: int, capacity: int, to: int) -> None:
+    """ValueError where history rows ``first .. rows - 1`` are not in a buffer of ``capacity`` and
+    one of ``to`` rows."""
+    if not 0 <= first <= rows <= min(capacity, to):
+        raise ValueError(f"{capacity} history rows to {to}: {first} to {rows} do not fit")
+
+
 class KVBuffer:
     """Planes of every layer, slot-major: ``history`` and ``workspace`` views by tensor name.
 
@@ -86,17 +102,13 @@ class KVBuffer:
     def promote(self, rows: Sequence[int], at: int) -> None:
         """Copies workspace rows ``rows`` to history rows ``at, at+1, ...``. ValueError for rows
         outside them."""
-        if not 0 <= at <= self.capacity - len(rows):
-            raise ValueError(f"{len(rows)} rows at {at} are not history of {self.capacity}")
-        if len(rows) and not 0 <= min(rows) <= max(rows) < self.max_width:
-            raise ValueError(f"{list(rows)} are not rows of {self.max_width}")
+        check_promotion(rows, at, self.capacity, self.max_width)
         for history, workspace in zip(self.history.values(), self.workspace.values(), strict=True):
             history[at : at + len(rows)] = workspace[list(rows)]
 
     def copy_history(self, other: KVBuffer, rows: int) -> None:
         """Takes the first ``rows`` history rows of ``other``. ValueError if either has fewer."""
-        if not 0 <= rows <= min(self.capacity, other.capacity):
-            raise ValueError(f"{other.capacity} history rows to {self.capacity}: {rows} do not fit")
+        check_copy(0, rows, other.capacity, self.capacity)
         for mine, theirs in zip(self.planes, other.planes, strict=True):
             mine[:rows] = theirs[:rows]
 

@@ -3,7 +3,7 @@
  * One argument record per operator, plain pointers and sizes, shared by the CPU library and the CUDA library. Shapes are
  * row-major; layouts and arithmetic are those of docs/numerics.md. Pointers are 4-byte aligned at least; packed weights and KV
  * planes 32-byte aligned (the bundle and the engines give 256). No operator reads an output before writing it, and none writes
- * outside the shapes given here. The mirror of these records in Python is bitmtp_edge/engines/cpu_library.py.
+ * outside the shapes given here. The mirror of these records in Python is bitmtp_edge/engines/abi.py.
  */
 #ifndef BITMTP_ABI_H
 #define BITMTP_ABI_H
