@@ -2,65 +2,12 @@
 #include <string>
 #include <vector>
 
-#include "attention_reference.h"
+#include "attention_inputs.h"
 #include "harness.h"
 
 namespace sweep {
 
 namespace {
-
-std::string describe(const AttentionSizes &s) {
-  return "H=" + std::to_string(s.H) + " Hkv=" + std::to_string(s.Hkv) + " D=" + std::to_string(s.D) +
-         (s.kind == BITMTP_KV_FP16 ? " fp16" : " nested") + (s.bias ? " bias" : "") + (s.qk_norm ? " qk_norm" : "") +
-         (s.sub_norm ? " sub_norm" : "");
-}
-
-std::vector<float> normals(Random &random, size_t n, float spread) {
-  std::vector<float> x(n);
-  for (float &v : x) v = spread * random.normal();
-  return x;
-}
-
-AttentionModel make_model(Random &random, const AttentionSizes &s, int32_t rotary_rows) {
-  AttentionModel model{s, 1e-5f, 0.0f, {}, {}, {}, {}, rotary_rows, {}};
-  model.softmax_scale = random.bits() % 8 == 0 ? 8.0f : random.uniform(0.05f, 0.3f);  // at times most weights are 0
-  const int32_t heads = s.H + 2 * s.Hkv;
-  if (s.bias) model.bias = normals(random, static_cast<size_t>(heads) * s.D, 0.5f);
-  if (s.qk_norm) model.q_norm = normals(random, s.D, 1.0f), model.k_norm = normals(random, s.D, 1.0f);
-  if (s.sub_norm) model.sub_norm = normals(random, static_cast<size_t>(s.H) * s.D, 1.0f);
-  for (size_t i = 0; i < static_cast<size_t>(rotary_rows) * s.D; ++i) model.rotary.push_back(random.uniform(-1.0f, 1.0f));
-  return model;
-}
-
-// `rows` stored rows, of which those from `history` on are poison, and the refinement below kv4 is too.
-StoredRows make_history(Random &random, const AttentionSizes &s, int32_t rows, int32_t history, int32_t kv4) {
-  StoredRows stored;
-  stored.resize(s, rows);
-  const auto words = [&](std::vector<int32_t> &plane, bool base) {
-    const size_t row = plane.size() / static_cast<size_t>(rows);
-    for (size_t i = 0; i < plane.size(); ++i) {
-      uint32_t word = static_cast<uint32_t>(random.bits());
-      for (int32_t n = 0; base && n < 32; n += 4) {
-        if ((word >> n & 15u) == 0) word |= 1u << n;  // the base keeps to +-7
-      }
-      plane[i] = i / row < static_cast<size_t>(history) ? static_cast<int32_t>(word) : -1;
-    }
-  };
-  words(stored.base, true);
-  words(stored.refinement, false);
-  const size_t unread = stored.refinement.size() / static_cast<size_t>(rows) * static_cast<size_t>(kv4);
-  for (size_t i = 0; i < unread; ++i) {
-    stored.refinement[i] = 0x5A5A5A5A;
-  }
-  const size_t heads = 2 * static_cast<size_t>(s.Hkv);
-  for (size_t i = 0; i < stored.scale.size(); ++i) {
-    stored.scale[i] = i / heads < static_cast<size_t>(history) ? float_to_half(random.uniform(0.001f, 0.5f)) : 0x7E00;
-  }
-  for (size_t i = 0; i < stored.half.size(); ++i) {
-    stored.half[i] = i / (heads * s.D) < static_cast<size_t>(history) ? float_to_half(random.normal()) : 0x7E00;
-  }
-  return stored;
-}
 
 // Runs a window on every instruction set; the reference gives the expected bits, but for a row `pinned` >= 0 those of
 // `baseline` (row 0) are demanded: that is what the row gave in another window.
@@ -77,13 +24,7 @@ AttentionResult check(Sweep &sweep, const std::string &name, const AttentionMode
     demanded.scale[pinned] = baseline->scale[0];
   }
   const bool nested = s.kind == BITMTP_KV_NESTED;
-  const int32_t words = (w.M + 31) / 32;
-  // Bits past M are set: nobody may look at them.
-  std::vector<int32_t> mask(static_cast<size_t>(w.M) * words, 0);
-  for (int32_t m = 0; m < w.M; ++m) {
-    for (int32_t slot : w.visible[m]) mask[m * words + slot / 32] |= static_cast<int32_t>(1u << (slot % 32));
-    if (w.M % 32 != 0) mask[m * words + words - 1] |= static_cast<int32_t>(~0u << (w.M % 32));
-  }
+  const std::vector<int32_t> mask = pack_mask(w);
   // Exact copies on their own allocations, so that a sanitizer sees a read past the end.
   const auto exact = [](const auto &v) {
     Array<typename std::decay_t<decltype(v)>::value_type> a(v.size());
@@ -134,24 +75,6 @@ AttentionResult check(Sweep &sweep, const std::string &name, const AttentionMode
   return expected;
 }
 
-enum class Shape { causal, tree, padded };
-
-// Slots that a row of the shape sees: its ancestors and itself, or only itself in the spare slots of a padded window.
-AttentionWindow make_window(Random &random, const AttentionSizes &s, int32_t M, int32_t history, int32_t kv4, Shape shape) {
-  AttentionWindow w{M, history, kv4, {}, {}, {}};
-  w.qkv = normals(random, static_cast<size_t>(M) * (s.H + 2 * s.Hkv) * s.D, random.uniform(0.1f, 3.0f));
-  for (int32_t m = 0; m < M; ++m) {
-    std::vector<int32_t> slots;
-    const int32_t parent = shape == Shape::tree ? random.integer(-1, m - 1) : m - 1;
-    const bool spare = shape == Shape::padded && m >= M - M / 3;
-    if (parent >= 0 && !spare) slots = w.visible[parent];
-    slots.push_back(m);
-    w.positions.push_back(spare ? (m % 2 == 0 ? -7 : 1 << 30) : history + static_cast<int32_t>(slots.size()) - 1);
-    w.visible.push_back(slots);
-  }
-  return w;
-}
-
 void sizes_cases(Sweep &sweep, Random &random, const AttentionSizes &s, const std::vector<int32_t> &widths,
                  const std::vector<int32_t> &histories) {
   for (int32_t M : widths) {
@@ -176,48 +99,22 @@ void blind_case(Sweep &sweep, Random &random, const AttentionSizes &s, int32_t M
   check(sweep, "M=" + std::to_string(M) + " blind row", model, make_history(random, s, 8, 0, 0), 8, w);
 }
 
-// The row at position p in every kind of window: how many rows before it are window and not history, rows after it, capacity,
-// and a tree whose other branches lie between.
+// The row at position p in every kind of window. What earlier positions stored is the reference's.
 void lossless_cases(Sweep &sweep, Random &random, const AttentionSizes &s, int32_t p, const std::vector<int32_t> &splits) {
-  const int32_t rows = p + 1, row_floats = (s.H + 2 * s.Hkv) * s.D;
-  const AttentionModel model = make_model(random, s, rows + 64);
-  AttentionWindow all = make_window(random, s, rows, 0, 0, Shape::causal);
-  StoredRows none, sequence;
+  const int32_t rows = p + 1;
+  Lossless row(random, s, p);
+  StoredRows none;
   none.resize(s, 1);
-  for (std::vector<int32_t> &slots : all.visible) slots.resize(1);  // what a row stores needs none of the others
-  sequence = reference_attention(model, none, all).stored;
-  const auto window_of = [&](int32_t before, int32_t after, bool tree) {
-    AttentionWindow w{0, p - before, 0, {}, {}, {}};
-    std::vector<int32_t> path;
-    const auto push = [&](int32_t position, const float *row, const std::vector<int32_t> &slots) {
-      w.qkv.insert(w.qkv.end(), row, row + row_floats);
-      w.positions.push_back(position);
-      w.visible.push_back(slots);
-      w.visible.back().push_back(w.M++);
-    };
-    const auto decoy = [&](int32_t position) { push(position, normals(random, row_floats, 1.0f).data(), path); };
-    for (int32_t position = p - before; position <= p; ++position) {
-      if (tree) decoy(position);
-      push(position, all.qkv.data() + static_cast<size_t>(position) * row_floats, path);
-      path = w.visible.back();
-    }
-    for (int32_t i = 0; i < after; ++i) decoy(p + 1);
-    return w;
-  };
-  const auto history_of = [&](int32_t capacity, int32_t history) {
-    StoredRows stored = make_history(random, s, capacity, 0, 0);
-    for (int32_t i = 0; i < history; ++i) stored.copy_row(s, i, sequence, i);
-    return stored;
-  };
+  row.store(0, rows, reference_attention(row.model(), none, row.alone(0, rows)).stored);
   const std::string at = "lossless p=" + std::to_string(p);
-  const AttentionResult alone = check(sweep, at + " alone", model, history_of(rows, p), rows, window_of(0, 0, false));
+  const AttentionResult alone = check(sweep, at + " alone", row.model(), row.history(rows, p), rows, row.window(0, 0, false));
   for (int32_t before : splits) {
     if (before > p) continue;
     for (bool tree : {false, true}) {
       const int32_t after = random.integer(0, 3), capacity = tree ? rows : 2 * rows + 7;
-      const AttentionWindow w = window_of(before, after, tree);
-      check(sweep, at + " before=" + std::to_string(before) + " after=" + std::to_string(after) + (tree ? " tree" : ""), model,
-            history_of(capacity, w.history), capacity, w, tree ? 2 * before + 1 : before, &alone);
+      const AttentionWindow w = row.window(before, after, tree);
+      check(sweep, at + " before=" + std::to_string(before) + " after=" + std::to_string(after) + (tree ? " tree" : ""), row.model(),
+            row.history(capacity, w.history), capacity, w, row.row(before, tree), &alone);
     }
   }
 }

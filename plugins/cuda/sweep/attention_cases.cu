@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "attention_inputs.cuh"
+#include "attention_run.cuh"
 
 namespace sweep {
 
@@ -185,12 +185,6 @@ void check_rows(Tally &tally, const std::string &name, const AttentionModel &mod
 
 // ---- cases ------------------------------------------------------------------------------------------------------------
 
-std::string describe(const AttentionSizes &s) {
-  return "H=" + std::to_string(s.H) + " Hkv=" + std::to_string(s.Hkv) + " D=" + std::to_string(s.D) +
-         (s.kind == BITMTP_KV_FP16 ? " fp16" : " nested") + (s.bias ? " bias" : "") + (s.qk_norm ? " qk_norm" : "") +
-         (s.sub_norm ? " sub_norm" : "");
-}
-
 AttentionResult check(Tally &tally, const std::string &name, const AttentionModel &model, const StoredRows &history,
                       int32_t capacity, const AttentionWindow &window) {
   const std::string full = describe(model.sizes) + " " + name;
@@ -250,62 +244,29 @@ void same_bits(Tally &tally, const std::string &name, const AttentionSizes &s, c
   }
 }
 
-// The row at position p in every kind of window: how many rows before it are window and not history, rows after it, capacity,
-// and a tree whose other branches lie between. What earlier positions stored is taken from windows of the operator itself.
+// The row at position p in every kind of window. What earlier positions stored is taken from windows of the operator itself.
 void lossless_cases(Tally &tally, Random &random, const AttentionSizes &s, int32_t p, const std::vector<int32_t> &splits) {
-  const int32_t rows = p + 1, row_floats = (s.H + 2 * s.Hkv) * s.D;
-  const AttentionModel model = make_model(random, s, rows + 64);
-  const AttentionWindow all = make_window(random, s, rows, 0, 0, Shape::causal);
-  StoredRows sequence;
-  sequence.resize(s, rows);
-  for (int32_t first = 0; first < rows; first += 100) {
-    const int32_t M = std::min(100, rows - first);
-    AttentionWindow w{M, 0, 0, {}, {}, {}};
-    for (int32_t m = 0; m < M; ++m) {
-      const float *row = all.qkv.data() + static_cast<size_t>(first + m) * row_floats;
-      w.qkv.insert(w.qkv.end(), row, row + row_floats);
-      w.positions.push_back(first + m);
-      w.visible.push_back({m});
-    }
+  constexpr int32_t kStep = 100;
+  const int32_t rows = p + 1;
+  Lossless row(random, s, p);
+  for (int32_t first = 0; first < rows; first += kStep) {
+    const AttentionWindow w = row.alone(first, std::min(kStep, rows - first));
     std::string fault;
-    const AttentionResult stored = run_attention(model, make_history(random, s, 1, 0, 0), 1, w, fault);
+    const AttentionResult got = run_attention(row.model(), make_history(random, s, 1, 0, 0), 1, w, fault);
     if (!fault.empty()) return tally.fail(describe(s) + " lossless", fault);
-    for (int32_t m = 0; m < M; ++m) sequence.copy_row(s, first + m, stored.stored, m);
+    row.store(first, w.M, got.stored);
   }
-  const auto window_of = [&](int32_t before, int32_t after, bool tree) {
-    AttentionWindow w{0, p - before, 0, {}, {}, {}};
-    std::vector<int32_t> path;
-    const auto push = [&](int32_t position, const float *row, const std::vector<int32_t> &slots) {
-      w.qkv.insert(w.qkv.end(), row, row + row_floats);
-      w.positions.push_back(position);
-      w.visible.push_back(slots);
-      w.visible.back().push_back(w.M++);
-    };
-    const auto decoy = [&](int32_t position) { push(position, normals(random, row_floats, 1.0f).data(), path); };
-    for (int32_t position = p - before; position <= p; ++position) {
-      if (tree) decoy(position);
-      push(position, all.qkv.data() + static_cast<size_t>(position) * row_floats, path);
-      path = w.visible.back();
-    }
-    for (int32_t i = 0; i < after; ++i) decoy(p + 1);
-    return w;
-  };
-  const auto history_of = [&](int32_t capacity, int32_t history) {
-    StoredRows stored = make_history(random, s, capacity, 0, 0);
-    for (int32_t i = 0; i < history; ++i) stored.copy_row(s, i, sequence, i);
-    return stored;
-  };
   const std::string at = "lossless p=" + std::to_string(p);
-  const AttentionResult alone = check(tally, at + " alone", model, history_of(rows, p), rows, window_of(0, 0, false));
+  const AttentionResult alone = check(tally, at + " alone", row.model(), row.history(rows, p), rows, row.window(0, 0, false));
   for (int32_t before : splits) {
     if (before > p) continue;
     for (bool tree : {false, true}) {
       const int32_t after = random.integer(0, 3), capacity = tree ? rows : 2 * rows + 7;
-      const AttentionWindow w = window_of(before, after, tree);
+      const AttentionWindow w = row.window(before, after, tree);
       const std::string name = at + " before=" + std::to_string(before) + " after=" + std::to_string(after) + (tree ? " tree" : "");
       const int64_t failures = tally.failures;
-      const AttentionResult got = check(tally, name, model, history_of(capacity, w.history), capacity, w);
-      if (tally.failures == failures) same_bits(tally, describe(s) + " " + name, s, got, tree ? 2 * before + 1 : before, alone);
+      const AttentionResult got = check(tally, name, row.model(), row.history(capacity, w.history), capacity, w);
+      if (tally.failures == failures) same_bits(tally, describe(s) + " " + name, s, got, row.row(before, tree), alone);
     }
   }
 }
