@@ -1,13 +1,9 @@
-"""The runtimes that bench compares, over a tiny bundle: the same tokens, by other means.
-
-On host memory, and marked ``gpu`` on a GPU.
-"""
+"""The runtimes that bench compares, over a tiny bundle: the same tokens, by other means."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from bitmtp_edge.bundle import Bundle
@@ -27,35 +23,23 @@ from bitmtp_edge.engines.cuda import CudaEngine
 from bitmtp_edge.engines.cuda_runtimes import PrivateKVEngine, open_beside
 from bitmtp_edge.engines.runtimes import RUNTIMES, Runtime
 
-from .host_device import HostDevice, HostLibrary
+from .cuda_steps import TOKENS, Open, on_host
+from .host_device import HostDevice
 from .steps import output_bits, play, step
 
-TOKENS: list[int] = np.random.default_rng(11).integers(0, 301, 400).tolist()
 PROMPT = 12
 OTHERS = [name for name in RUNTIMES if name != "full"]
 
 
-def open_full(bundle: Bundle, where: str) -> CudaEngine:
-    if where == "gpu":
-        return CudaEngine(bundle)
-    device = HostDevice()
-    return CudaEngine(bundle, device=device, library=HostLibrary(device))
-
-
-@pytest.fixture(params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
-def where(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def nested(tiny_bundle: Bundle, where: str) -> Iterator[CudaEngine]:
-    with open_full(tiny_bundle, where) as engine:
+def nested(tiny_bundle: Bundle, opened: Open) -> Iterator[CudaEngine]:
+    with opened(tiny_bundle) as engine:
         yield engine
 
 
 @pytest.fixture
-def ternary(tiny_ternary_bundle: Bundle, where: str) -> Iterator[CudaEngine]:
-    with open_full(tiny_ternary_bundle, where) as engine:
+def ternary(tiny_ternary_bundle: Bundle, opened: Open) -> Iterator[CudaEngine]:
+    with opened(tiny_ternary_bundle) as engine:
         yield engine
 
 
@@ -243,7 +227,7 @@ def test_only_what_lacks_is_copied(
     tiny_ternary_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the second time on: not the whole history."""
-    with open_full(tiny_ternary_bundle, "host") as full, full.beside(PrivateKVEngine) as engine:
+    with on_host(tiny_ternary_bundle) as full, full.beside(PrivateKVEngine) as engine:
         copied: list[int] = []
         copy = full._device.copy
 
@@ -286,10 +270,10 @@ def test_only_hoisting_runtimes_stage(
 
 
 def test_runtimes_share_weights_and_outlive_each_other(
-    tiny_ternary_bundle: Bundle, where: str
+    tiny_ternary_bundle: Bundle, opened: Open
 ) -> None:
     policy = Hybrid(4, 0.01, 3)
-    full = open_full(tiny_ternary_bundle, where)
+    full = opened(tiny_ternary_bundle)
     others = [open_beside(full, RUNTIMES[name]) for name in OTHERS]
     want = decode(full, RUNTIMES["full"], policy, 30)
     if isinstance(full._device, HostDevice):
