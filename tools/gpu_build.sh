@@ -1,0 +1,37 @@
+# Sourced, in the repository's root, by tools that need an NVIDIA GPU: what is missing for them, and the build for this machine's GPU.
+# shellcheck shell=bash
+unset MAKEFLAGS MAKELEVEL # else the builds report every folder they enter
+PATH=$PATH:/usr/local/cuda/bin # where NVIDIA's packages put what they leave off the PATH
+
+stop() { # LINE
+  echo "$1" >&2
+  exit 2
+}
+
+require() { # BUILT [PROGRAM]: a GPU, the program, and where BUILT is empty what compiles
+  capabilities=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) && [[ -n $capabilities ]] ||
+    stop "no NVIDIA GPU: nvidia-smi is missing or shows none; install the NVIDIA driver"
+  local programs=() missing=() program list
+  [[ -n $1 ]] || programs=(nvcc c++ cmake)
+  for program in "${programs[@]}" "${@:2}"; do
+    command -v "$program" >/dev/null && continue
+    case $program in
+      nvcc | ncu | compute-sanitizer) missing+=("$program (of the CUDA toolkit)") ;;
+      c++) missing+=("c++ (package g++)") ;;
+      *) missing+=("$program") ;;
+    esac
+  done
+  ((${#missing[@]} == 0)) && return
+  printf -v list '%s, ' "${missing[@]}"
+  stop "missing: ${list%, }; install it and try again"
+}
+
+compile() { # TARGET...: into build/gpu-tests
+  local architectures
+  architectures=$(echo "$capabilities" | tr -d . | sort -u | sed 's/$/-real/' | paste -sd ';')
+  echo "== compiling for $architectures"
+  # Line numbers for reports of the sanitizer and the profiler; the code is the same.
+  cmake -S plugins -B build/gpu-tests -DBITMTP_CUDA=ON -DBITMTP_BUILD_SWEEP=ON -DCMAKE_CUDA_FLAGS=-lineinfo \
+    -DCMAKE_CUDA_ARCHITECTURES="$architectures" >/dev/null
+  cmake --build build/gpu-tests --target "$@" --parallel "$(nproc)"
+}
