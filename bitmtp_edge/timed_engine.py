@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 from .engines.base import (
+    DraftedWindow,
     Engine,
     PendingOutput,
     ReplayState,
@@ -59,17 +61,10 @@ class TimedEngine(Engine):
         took()
         return output
 
-    def stage(
-        self,
-        state: ReplayState,
-        prefix: Sequence[int],
-        history_length: int,
-        drafts: StepOutput,
-        count: int,
-        heads: int,
-    ) -> StagedStep | None:
-        started = drafts.inner if isinstance(drafts, _TimedOutput) else drafts
-        staged = self.inner.stage(state, prefix, history_length, started, count, heads)
+    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+        if isinstance(window.drafts, _TimedOutput):
+            window = replace(window, drafts=window.drafts.inner)
+        staged = self.inner.stage(state, window)
         return None if staged is None else _TimedStep(self, state, staged)
 
     def promote(self, rows: Sequence[int], at: int) -> None:

@@ -27,6 +27,7 @@ from bitmtp_edge.decode.sampling import Drafts, SamplingParams, token_choice
 from bitmtp_edge.decode.state import AcceptedPrefix
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
+    DraftedWindow,
     Engine,
     ReplayState,
     Role,
@@ -171,9 +172,9 @@ class Decoder:
             return None
         start = self.prefix.verify_start
         known = [*self.prefix.tokens[start:], *drafts]
-        heads = len(drafts) + count + 1
-        state = self.states.state("verify", len(known) + count, heads, self.engine.segment)
-        return self.engine.stage(state, known, start, output, count, heads)
+        window = DraftedWindow(known, start, output, count, heads=len(drafts) + count + 1)
+        state = self.states.state("verify", window.rows, window.heads, self.engine.segment)
+        return self.engine.stage(state, window)
 
     def promote_draft(self, rows: int) -> None:
         """Keeps the first rows of the last draft step as tentative history, for later drafts."""

@@ -91,6 +91,26 @@ class PendingOutput(StepOutput):
         return self._output.logits
 
 
+@dataclass(frozen=True)
+class DraftedWindow:
+    """A causal window of tokens that the host knows and of drafts that it need not have read.
+
+    Behind ``history_length`` rows of history come ``prefix``, and the best tokens of the first
+    ``count`` rows of ``drafts``, which the last step started. The last ``heads`` rows have an
+    output.
+    """
+
+    prefix: Sequence[int]
+    history_length: int
+    drafts: StepOutput
+    count: int
+    heads: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.prefix) + self.count
+
+
 class StagedStep(ABC):
     """A step whose window lies ready on the device."""
 
@@ -121,20 +141,9 @@ class Engine(ABC):
         output waits for it. Promotions and other steps may follow at once."""
         return self.replay(state, window)
 
-    def stage(
-        self,
-        state: ReplayState,
-        prefix: Sequence[int],
-        history_length: int,
-        drafts: StepOutput,
-        count: int,
-        heads: int,
-    ) -> StagedStep | None:
-        """Makes, on the device and before the host reads them, the causal window of ``prefix`` and
-        of the best tokens of the first ``count`` rows of ``drafts``, the output of the last step
-        (BitMTP's hoisted verifier preparation). Its last ``heads`` rows have an output.
-
-        None from an engine that makes such a window on the host alone.
+    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+        """Makes ``window`` on the device, before the host reads its drafts (BitMTP's hoisted
+        verifier preparation). None from an engine that makes such a window on the host alone.
         """
         return None
 

@@ -23,7 +23,16 @@ from ..errors import UserError
 from ..operators import Node
 from ..progress import Progress
 from . import abi
-from .base import Engine, PendingOutput, ReplayState, Role, StagedStep, StepOutput, Window
+from .base import (
+    DraftedWindow,
+    Engine,
+    PendingOutput,
+    ReplayState,
+    Role,
+    StagedStep,
+    StepOutput,
+    Window,
+)
 from .cuda_device import CudaDevice
 from .cuda_kv import CudaKVBuffer
 from .cuda_library import CudaLibrary
@@ -112,32 +121,31 @@ class CudaEngine(Engine):
             step.given = ref(output)
             return output
 
-    def stage(
-        self,
-        state: ReplayState,
-        prefix: Sequence[int],
-        history_length: int,
-        drafts: StepOutput,
-        count: int,
-        heads: int,
-    ) -> StagedStep | None:
+    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+        prefix, count = window.prefix, window.count
         if len(prefix) > abi.STAGE_TOKENS:
             return None
         with self._turn:
             last = self._last
-            if last is None or last.given is None or last.given() is not drafts:
+            if last is None or last.given is None or last.given() is not window.drafts:
                 raise ValueError("a window is staged from the output that the last step started")
-            rows = len(prefix) + count
-            if not prefix or not 0 <= count <= last.plan.state.outputs or rows > state.width:
+            drafted = last.plan.state.outputs
+            if not prefix or not 0 <= count <= drafted or window.rows > state.width:
                 raise ValueError(
                     f"{len(prefix)} tokens and {count} drafts are no window of {state}"
                 )
-            if not 1 <= heads <= min(rows, state.outputs):
-                raise ValueError(f"{heads} outputs of {rows} rows do not fit {state}")
+            if not 1 <= window.heads <= min(window.rows, state.outputs):
+                raise ValueError(f"{window.heads} outputs of {window.rows} rows do not fit {state}")
             self._plan(state)  # refuses a state that is not to be had
             token_ids = last.plan.graph.token_ids
             self._inputs.stage(
-                self._library, state, prefix, history_length, token_ids, count, heads
+                self._library,
+                state,
+                prefix,
+                window.history_length,
+                token_ids,
+                count,
+                window.heads,
             )
             self._staged = _StagedStep(self, state)
             return self._staged

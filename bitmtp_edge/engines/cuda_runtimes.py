@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .base import ReplayState, Window
+from .base import DraftedWindow, ReplayState, Window
 from .cuda import CudaEngine, Step
 from .cuda_kv import CudaKVBuffer
 from .cuda_plans import Graph
@@ -17,7 +17,7 @@ from .runtimes import Runtime
 class HostPreparedEngine(CudaEngine):
     """Every window is made on the host."""
 
-    def stage(self, *_: Any, **__: Any) -> None:
+    def stage(self, state: ReplayState, window: DraftedWindow) -> None:
         return None
 
 

@@ -10,7 +10,7 @@ from bitmtp_edge.decode.policies import Hybrid, Policy, SpeculativeOnly
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.window import causal_window
-from bitmtp_edge.engines.base import ReplayState, StagedStep
+from bitmtp_edge.engines.base import DraftedWindow, ReplayState, StagedStep
 from bitmtp_edge.engines.cuda import CudaEngine
 
 from .cuda_steps import HISTORY, TOKENS, Open, bits, decode
@@ -34,7 +34,7 @@ def test_a_staged_step_is_the_plain_one(
     got = []
     for _ in range(3):
         drafts = engine.start(draft, window)
-        staged = engine.stage(state, known, history, drafts, count, heads)
+        staged = engine.stage(state, DraftedWindow(known, history, drafts, count, heads))
         assert staged is not None
         following = drafts.token_ids[:count, 0].tolist()
         got.append(staged.replay())
@@ -49,7 +49,7 @@ def test_a_longer_prefix_is_left_to_the_host(engine: CudaEngine) -> None:
         ReplayState(1, 1, engine.segment, "draft"), causal_window(TOKENS[:1], 0, [], 1, 1, 1)
     )
     state = ReplayState(66, 1, engine.segment, "verify")
-    assert engine.stage(state, TOKENS[:65], 0, drafts, 1, 1) is None
+    assert engine.stage(state, DraftedWindow(TOKENS[:65], 0, drafts, 1, 1)) is None
 
 
 def test_what_cannot_be_staged(engine: CudaEngine) -> None:
@@ -58,14 +58,15 @@ def test_what_cannot_be_staged(engine: CudaEngine) -> None:
     drafts = engine.start(state, window)
     for count, heads, prefix in ((3, 1, 1), (2, 1, 2), (1, 3, 1), (-1, 1, 1), (1, 0, 1), (1, 1, 0)):
         with pytest.raises(ValueError, match=r"drafts|outputs"):
-            engine.stage(state, TOKENS[:prefix], 0, drafts, count, heads)
-    staged = engine.stage(state, TOKENS[:1], 0, drafts, 1, 2)
+            engine.stage(state, DraftedWindow(TOKENS[:prefix], 0, drafts, count, heads))
+    following = DraftedWindow(TOKENS[:1], 0, drafts, 1, 2)
+    staged = engine.stage(state, following)
     assert staged is not None
     engine.replay(state, window)
     with pytest.raises(ValueError, match="another step has begun"):
         staged.replay()
     with pytest.raises(ValueError, match="the last step"):
-        engine.stage(state, TOKENS[:1], 0, drafts, 1, 2)
+        engine.stage(state, following)
 
 
 def unstaged(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -73,8 +74,8 @@ def unstaged(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     staged = [0]
     stage = engine.stage
 
-    def counted(*arguments: object) -> StagedStep | None:
-        found: StagedStep | None = stage(*arguments)  # type: ignore[arg-type]
+    def counted(state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+        found = stage(state, window)
         staged[0] += found is not None
         return found
 
