@@ -43,6 +43,7 @@ def bench_synthetic(
     from ..synthetic import PROMPTS, Made, measure
 
     parameters = shape_of(shape).parameters
+    engine.check()  # before gigabytes are written
     terminate_as_interrupt()  # a bundle may be gigabytes
     with tempfile.TemporaryDirectory(prefix="bitmtp-edge-") as folder:
         began = perf_counter()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..decode.loop import Decoder
     from ..decode.policies import Policy
     from ..decode.sampling import SamplingParams
+    from ..engines.registry import EngineOptions
     from ..session import Session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,21 +34,30 @@ class EngineChoice:
     provider: str | None
     threads: int
 
+    def check(self) -> None:
+        """UserError where no bundle could be opened on this engine."""
+        from ..engines.registry import choose_engine
+
+        choose_engine(self.name, self._options())
+
     def open(self, bundle: str) -> Session:
         """The session of ``bundle`` on this engine."""
-        from ..engines.registry import EngineOptions
         from ..session import Session
 
-        if self.provider is not None and self.name != "onnxruntime":
-            raise UserError("--provider is an ONNX Runtime provider: add --engine onnxruntime")
-        options = EngineOptions(self.threads, self.provider)
-        session = Session.open(bundle, self.name, options, _notice)
+        session = Session.open(bundle, self.name, self._options(), _notice)
         if self.threads > (here := _processors()):
             _notice(
                 f"--threads {self.threads} on {here} {'processor' if here == 1 else 'processors'}: "
                 "threads wait for each other, and every step takes longer"
             )
         return session
+
+    def _options(self) -> EngineOptions:
+        from ..engines.registry import EngineOptions
+
+        if self.provider is not None and self.name != "onnxruntime":
+            raise UserError("--provider is an ONNX Runtime provider: add --engine onnxruntime")
+        return EngineOptions(self.threads, self.provider)
 
 
 def _processors() -> int:

@@ -96,14 +96,21 @@ def open_engine(
     options: EngineOptions | None = None,
     notice: Callable[[str], None] = lambda line: None,
 ) -> Engine:
-    """Opens engine ``name``, or with "auto" the first of :data:`AUTO` that works here.
+    """Opens :func:`choose_engine`'s engine over ``bundle``."""
+    options = options or EngineOptions()
+    return choose_engine(name, options, notice).open(bundle, options)
+
+
+def choose_engine(
+    name: str, options: EngineOptions, notice: Callable[[str], None] = lambda line: None
+) -> EngineKind:
+    """Engine ``name``, or with "auto" the first of :data:`AUTO` that works here.
 
     ``notice`` is told, a line each, why "auto" passes over an engine for which there is a device.
 
     Raises UserError for an unknown engine, threads out of range, or with the reason why it does not
     work.
     """
-    options = options or EngineOptions()
     if not 0 <= options.threads <= MOST_THREADS:
         raise SettingError(
             "threads",
@@ -114,7 +121,7 @@ def open_engine(
         for candidate in AUTO:
             reason = ENGINES[candidate].unavailable()
             if reason is None:
-                return ENGINES[candidate].open(bundle, options)
+                return ENGINES[candidate]
             if candidate == "cuda" and driver_devices():
                 notice(f"engine cuda is not used: {reason}")
             reasons.append(f"{candidate}: {reason}")
@@ -124,4 +131,4 @@ def open_engine(
     reason = ENGINES[name].unavailable()
     if reason is not None:
         raise UserError(f"engine {name} does not work here: {reason}")
-    return ENGINES[name].open(bundle, options)
+    return ENGINES[name]

@@ -143,7 +143,6 @@ def test_other_outcomes_may_be_dictated(verb: Verb, tmp_path: Path) -> None:
         (("--synthetic", "bitnet-2b", "--gamma", "4", "--policy", "nested"), "no base plane"),
         (("--synthetic", "bitnet-2b", "--block", "16"), "blocks of 8 tokens: expected 2 to 8"),
         (("--synthetic", "llama-2-7b", "--policy", "hybrid"), "no mask embeddings"),
-        (("--synthetic", "llama-2-7b", "--engine", "magic"), "no engine 'magic'"),
         (("--prompts", "p"), "no bundle is given: name one, or --synthetic SHAPE"),
     ],
 )
@@ -153,6 +152,20 @@ def test_bad_input_is_one_line(verb: Verb, arguments: tuple[str, ...], told: str
     *shown, last = done.err.splitlines()
     assert told in last and last.startswith("bitmtp-edge: error: ")
     assert all(line.startswith("random weights: ") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--engine", "magic"), "no engine 'magic'"),
+        (("--threads", "257"), "--threads is 257"),
+        (("--provider", "X"), "add --engine onnxruntime"),
+    ],
+)
+def test_an_engine_that_does_not_work_is_told_first(
+    verb: Verb, arguments: tuple[str, ...], told: str
+) -> None:
+    assert told in verb("bench", "--synthetic", "llama-2-7b", *arguments).refused()
 
 
 def test_a_missing_package_is_told_before_weights_are_made(
