@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +10,14 @@ import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.errors import UserError
-from bitmtp_edge.export import shapes, target_folder
-from bitmtp_edge.export.shapes import SHAPES, Shape
+from bitmtp_edge.export import target_folder
+from bitmtp_edge.export.shapes import SHAPES
 from bitmtp_edge.export.synthetic import write_synthetic
 from bitmtp_edge.layout import CODE_BITS, unpack_scales, unpack_weight
 from bitmtp_edge.text.tokenizer import Tokenizer
 from bitmtp_edge.verification import verify
+
+from .tiny_models import tiny_synthetic
 
 # What their publishers count: of Llama-2-7b and Qwen3-1.7B in the index of their safetensors files
 # (less 267 rows of padding to Qwen3's vocabulary), of the others in their model cards.
@@ -28,33 +29,10 @@ PARAMETERS = {
 }
 
 
-def small(name: str) -> Shape:
-    """The shape with little of everything, and a vocabulary that fills no tile."""
-    config = replace(
-        SHAPES[name].config,
-        vocab_size=301,
-        hidden_size=128,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=64,
-        intermediate_size=192,
-        context=300,
-        longest_context=300,
-    )
-    return replace(SHAPES[name], config=config)
-
-
-def write_small(name: str, target: Path) -> Bundle:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(shapes.SHAPES, name, small(name))
-        return write_synthetic(name, target)
-
-
 @pytest.fixture(scope="module", params=list(SHAPES))
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle of each small shape. Read-only."""
-    return write_small(request.param, tmp_path_factory.mktemp("synthetic") / request.param)
+    return tiny_synthetic(tmp_path_factory.mktemp("synthetic") / request.param, request.param)
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
@@ -124,7 +102,7 @@ def test_a_token_is_its_number(tiny: Bundle) -> None:
 
 
 def test_the_same_name_gives_the_same_bytes(tiny: Bundle, tmp_path: Path) -> None:
-    again = write_small(tiny.path.name, tmp_path / tiny.path.name)
+    again = tiny_synthetic(tmp_path / tiny.path.name, tiny.path.name)
     assert again.manifest.files == tiny.manifest.files
 
 
