@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import median, quantiles
@@ -30,90 +29,19 @@ from .benchmark_report import (
     RuntimeReport,
     StepCost,
 )
+from .benchmark_samples import Costs, Samples, Timed
 from .decode.forced import ForcedOutcomes
 from .decode.generate import GenerationResult
 from .decode.policies import AutoRegressive, Policy
 from .decode.stopping import StopRules
-from .engines.base import ReplayState, Role
+from .engines.base import Role
 from .engines.runtimes import FULL, GENERIC
 from .errors import UserError
 from .session import Session
-from .timed_engine import TimedEngine
 
 WARM_UP_TOKENS = 32
 PYTHON_TOKENS = 256
 PYTHON_REPEATS = 5
-
-
-class _Timed:
-    """A session whose steps are timed. runtime: its name, where several are compared."""
-
-    def __init__(self, runtime: str | None, session: Session) -> None:
-        self.runtime = runtime
-        self.engine = TimedEngine(session.engine)
-        self.session = Session(session.bundle, self.engine)
-        self.session.states = session.states
-
-    def medians(self) -> dict[ReplayState, float]:
-        """Seconds of each kind of step."""
-        return {state: median(times) for state, times in self.engine.seconds.items()}
-
-
-@dataclass
-class _Samples:
-    """Replies of one policy on one runtime, in order of (round, prompt), and the decode steps of
-    each."""
-
-    timed: _Timed
-    policy: Policy
-    replies: list[GenerationResult] = field(default_factory=list)
-    steps: list[list[ReplayState]] = field(default_factory=list)
-
-    def take(self, reply: GenerationResult, replayed: list[ReplayState]) -> None:
-        """``replayed``: prefill, then decoding."""
-        count = reply.draft_steps + reply.verify_steps
-        self.replies.append(reply)
-        self.steps.append(replayed[len(replayed) - count :])
-
-    @property
-    def gamma(self) -> int | None:
-        return self.policy.max_drafts or None
-
-    def speedups(self, other: _Samples | None) -> list[float | None]:
-        """Of each reply, over the other's on the same prompt in the same round."""
-        if other is None:
-            return [None] * len(self.replies)
-        pairs = zip(self.replies, other.replies, strict=True)
-        return [
-            ours.tokens_per_s / theirs.tokens_per_s
-            if ours.tokens_per_s and theirs.tokens_per_s
-            else None
-            for ours, theirs in pairs
-        ]
-
-
-class _Costs:
-    """Steps of one runtime in steps of ``ar``, by the median of each kind."""
-
-    def __init__(self, timed: _Timed, ar: _Samples | None) -> None:
-        self._medians = timed.medians()
-        medians = ar.timed.medians() if ar else {}
-        steps = [medians[state] for reply in ar.steps for state in reply] if ar else []
-        self.ar = sum(steps) / len(steps) if steps else None
-
-    def of(self, steps: Iterable[ReplayState], role: Role) -> float | None:
-        """All of ``steps`` that are of ``role``; None without AR."""
-        if self.ar is None:
-            return None
-        return sum(self._medians[state] for state in steps if state.role == role) / self.ar
-
-    def speedup(self, reply: GenerationResult, steps: Sequence[ReplayState]) -> float | None:
-        """What the steps of a reply predict; None without AR, or for an empty reply."""
-        draft, verify = self.of(steps, "draft"), self.of(steps, "verify")
-        if draft is None or verify is None or not reply.iterations:
-            return None
-        iteration = (draft + verify) / reply.iterations  # the verified share is in it
-        return reply.tokens_per_iteration / iteration
 
 
 def read_prompts(path: str | Path) -> list[str]:
@@ -167,8 +95,8 @@ def benchmark(
 
     Raises UserError for a prompt that the context cannot hold.
     """
-    measured = [_Timed(*each) for each in runtimes.items()] if runtimes else [_Timed(None, session)]
-    samples = [_Samples(timed, policy) for timed in measured for policy in policies]
+    measured = [Timed(*each) for each in runtimes.items()] if runtimes else [Timed(None, session)]
+    samples = [Samples(timed, policy) for timed in measured for policy in policies]
     for sample in samples:  # plans are made, and weights read from disk, at first use
         _reply(sample, prompts[0], WARM_UP_TOKENS)
     for timed in measured:
@@ -183,7 +111,7 @@ def benchmark(
                 sample.take(_reply(sample, ids, max_new_tokens, rules), replayed)
                 advance()
     ar = next((each for each in samples if isinstance(each.policy, AutoRegressive)), None)
-    costs = {timed.runtime: _Costs(timed, ar) for timed in measured}
+    costs = {timed.runtime: Costs(timed, ar) for timed in measured}
     steps = [cost for timed in measured for cost in _step_costs(timed)]
     spread = _spread(steps)
     return BenchReport(
@@ -243,7 +171,7 @@ def python_ms_per_step(session: Session, policy: Policy, prompt_ids: Sequence[in
 
 
 def _reply(
-    sample: _Samples, ids: Sequence[int], max_new_tokens: int, rules: StopRules | None = None
+    sample: Samples, ids: Sequence[int], max_new_tokens: int, rules: StopRules | None = None
 ) -> GenerationResult:
     session = sample.timed.session
     return _whole(session.reply(session.decoder(sample.policy), ids, max_new_tokens, rules))
@@ -257,10 +185,10 @@ def _whole(reply: GenerationResult) -> GenerationResult:
 
 
 def _policy_report(
-    sample: _Samples,
-    samples: Sequence[_Samples],
-    ar: _Samples | None,
-    costs: _Costs,
+    sample: Samples,
+    samples: Sequence[Samples],
+    ar: Samples | None,
+    costs: Costs,
     python_ms: float | None,
     noisy: bool,
 ) -> PolicyReport:
@@ -322,9 +250,7 @@ def _policy_report(
     )
 
 
-def _reply_rows(
-    sample: _Samples, ar: _Samples | None, costs: _Costs, prompts: int
-) -> list[ReplyRow]:
+def _reply_rows(sample: Samples, ar: Samples | None, costs: Costs, prompts: int) -> list[ReplyRow]:
     return [
         ReplyRow(
             runtime=sample.timed.runtime,
@@ -363,7 +289,7 @@ def _difference(reply: GenerationResult, ar: GenerationResult) -> str | None:
     return "at token {} of a reply: {}, AR has {}".format(at, *here)
 
 
-def _step_costs(timed: _Timed) -> list[StepCost]:
+def _step_costs(timed: Timed) -> list[StepCost]:
     seconds = timed.engine.seconds
     states = sorted(seconds, key=lambda s: (s.role, s.width, s.outputs, s.segment))
     return [
