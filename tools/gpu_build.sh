@@ -1,7 +1,7 @@
 # Sourced, in the repository's root, by tools that need an NVIDIA GPU: what is missing for them, and the build for this machine's GPU.
 # shellcheck shell=bash
 unset MAKEFLAGS MAKELEVEL # else the builds report every folder they enter
-PATH=$PATH:/usr/local/cuda/bin # where NVIDIA's packages put what they leave off the PATH
+PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin # where NVIDIA's packages put what they leave off the PATH
 
 stop() { # LINE
   echo "$1" >&2
