@@ -92,7 +92,7 @@ class _TimedOutput(PendingOutput):
 
     def __init__(self, inner: PendingOutput, took: Callable[[], None]) -> None:
         def wait() -> StepOutput:
-            output = StepOutput(inner.token_ids, inner.probability, inner.logits)
+            output = inner._output
             took()
             return output
 

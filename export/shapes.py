@@ -96,7 +96,8 @@ SHAPES: dict[str, Shape] = {
         _TERNARY_128,
         _BLOCK,
     ),
-    # prism-ml/Ternary-Bonsai-4B, trained from Qwen3-4B.
+    # prism-ml/Ternary-Bonsai-4B, trained from Qwen3-4B. Vocabulary and rotary settings are taken to
+    # be those of the 1.7B; the published file has as many bytes.
     "bonsai-4b": Shape(
         ModelConfig(
             family="qwen3",
