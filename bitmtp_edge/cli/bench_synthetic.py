@@ -85,7 +85,8 @@ def print_synthetic(report: SyntheticReport) -> None:
             f"; graphs and kernels of {startup.states} replay states {memory.states / MIB:,.1f}, "
             f"{memory.states / MIB / startup.states:.2f} each"
         )
-    click.echo(f"memory, MiB: {held}")
+    if held:
+        click.echo(f"memory, MiB: {held}")
     click.echo(f"memory is read at {bandwidth.bytes_per_s / 1e9:,.0f} GB/s: {bandwidth.how}")
     click.echo()
     _print_states(report)

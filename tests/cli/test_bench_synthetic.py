@@ -105,6 +105,18 @@ def test_every_state_of_a_segment_is_measured(verb: Verb, monkeypatch: pytest.Mo
     assert nested["acceptance_rate"] == pytest.approx(0.95, abs=0.05)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu(verb: Verb) -> None:
+    asked = ("--repeat", 1, "--max-new-tokens", 40, "--engine", "cuda", "--json")
+    report = verb("bench", "--synthetic", "bitnet-2b", *asked).json
+    assert report["device"] and report["memory"]["states"] >= 0
+    assert report["bandwidth"]["bytes_per_s"] > 1e10
+    assert report["bandwidth"]["how"].endswith(" GiB in PyTorch")
+    assert min(report["memory"]["held"].values()) > 0
+    roles = {(step["role"], step["width"]) for step in report["bench"]["steps"]}
+    assert roles > {("draft", 15), ("verify", 9), ("verify", 1)}
+
+
 def test_what_people_read(verb: Verb) -> None:
     asked = ("--policy", "ar", "--policy", "hybrid", "--block", 8)
     done = verb("bench", "--synthetic", "bonsai-1.7b", *SMALL, *asked)
