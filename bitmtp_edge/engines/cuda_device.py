@@ -48,6 +48,17 @@ class HostBlock:
         return HostBlock(self.array[:size], self.owner[:size])
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """``count`` pieces of a block, of ``size`` bytes each and ``stride`` bytes apart, the first at
+    ``at``: all multiples of 4."""
+
+    at: int
+    count: int
+    size: int
+    stride: int
+
+
 class CudaDevice:
     """The current CUDA device of PyTorch, and one stream of it, on which all work goes in order.
 
@@ -126,9 +137,14 @@ class CudaDevice:
         """Enqueues a copy from the device, of blocks of one size."""
         to.owner.copy_(source.owner, non_blocking=True)
 
-    def copy(self, source: Block, source_at: int, to: Block, at: int, size: int) -> None:
-        """Enqueues a copy of ``size`` bytes within the device."""
-        to.owner[at : at + size].copy_(source.owner[source_at : source_at + size])
+    def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
+        """Enqueues one copy within the device, of pieces as many and as large."""
+        self._words(to, those).copy_(self._words(source, these))
+
+    def _words(self, block: Block, pieces: Pieces) -> Any:
+        words = block.owner.view(self._torch.int32)
+        shape, strides = (pieces.count, pieces.size // 4), (pieces.stride // 4, 1)
+        return words.as_strided(shape, strides, words.storage_offset() + pieces.at // 4)
 
     def clear(self, block: Block, at: int, size: int) -> None:
         """Enqueues zeros."""

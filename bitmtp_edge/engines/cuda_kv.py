@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..operators import Node
 from . import abi
-from .cuda_device import CudaDevice
+from .cuda_device import CudaDevice, Pieces
 from .cuda_library import CudaLibrary
 from .kv_buffer import check_copy, check_promotion, kv_planes
 from .operator_records import DeviceArray
@@ -28,8 +29,8 @@ class CudaKVBuffer:
         self._max_width = max_width
         self._device = device
         slots = capacity + max_width
-        planes, size = kv_planes(nodes, slots)
-        self.block = device.allocate(size, f"a KV buffer of {slots} rows")
+        planes, total = kv_planes(nodes, slots)
+        self.block = device.allocate(total, f"a KV buffer of {slots} rows")
         records = []
         for plane in planes:
             dtype, (_, *row) = plane.spec
@@ -41,6 +42,9 @@ class CudaKVBuffer:
             )
             records.append(abi.KVPlane(base, row_bytes))
         self._records = (abi.KVPlane * len(records))(*records)
+        self._series = _series(
+            [(each.base - self.block.address, each.row_bytes) for each in records]
+        )
 
     def promote(self, rows: Sequence[int], at: int, library: CudaLibrary) -> None:
         """Enqueues that history rows ``at, at+1, ...`` take workspace rows ``rows``. ValueError for
@@ -55,13 +59,44 @@ class CudaKVBuffer:
         """Enqueues a copy of history rows ``first .. rows - 1`` of ``other``, whose planes are the
         same. ValueError if either has fewer."""
         check_copy(first, rows, other.capacity, self.capacity)
+        if rows == first:
+            return
         with self._device.ordered():
-            for mine, theirs in zip(self._records, other._records, strict=True):
-                at = first * mine.row_bytes
+            for mine, theirs in zip(self._series, other._series, strict=True):
                 self._device.copy(
-                    other.block,
-                    theirs.base - other.block.address + at,
-                    self.block,
-                    mine.base - self.block.address + at,
-                    (rows - first) * mine.row_bytes,
+                    other.block, theirs.rows(first, rows), self.block, mine.rows(first, rows)
                 )
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Planes of equal rows at equal distances, such as one of every layer: one copy serves all."""
+
+    at: int
+    count: int
+    row_bytes: int
+    stride: int
+
+    def rows(self, first: int, end: int) -> Pieces:
+        size = (end - first) * self.row_bytes
+        return Pieces(self.at + first * self.row_bytes, self.count, size, self.stride)
+
+
+def _series(planes: Sequence[tuple[int, int]]) -> list[_Series]:
+    """The fewest series that take turns in ``planes``, (offset, bytes of a row) each."""
+    for turns in range(1, len(planes)):
+        found = [_one_series(planes[start::turns]) for start in range(turns)]
+        even = [series for series in found if series is not None]
+        if len(even) == turns:
+            return even
+    return [_Series(offset, 1, row_bytes, row_bytes) for offset, row_bytes in planes]
+
+
+def _one_series(planes: Sequence[tuple[int, int]]) -> _Series | None:
+    """``planes`` as one series, where they are."""
+    (at, row_bytes), *rest = planes
+    stride = rest[0][0] - at if rest else row_bytes
+    for turn, plane in enumerate(planes):
+        if plane != (at + turn * stride, row_bytes):
+            return None
+    return _Series(at, len(planes), row_bytes, stride)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitmtp_edge.engines import abi, cpu_library
-from bitmtp_edge.engines.cuda_device import Block, CudaDevice, HostBlock
+from bitmtp_edge.engines.cuda_device import Block, CudaDevice, HostBlock, Pieces
 from bitmtp_edge.engines.cuda_library import CudaLibrary
 from bitmtp_edge.engines.kv_buffer import aligned_bytes
 
@@ -80,8 +80,13 @@ class HostDevice(CudaDevice):
         self.fetched += to.size
         self._copy(source.owner, to.array)
 
-    def copy(self, source: Block, source_at: int, to: Block, at: int, size: int) -> None:
-        self._copy(source.owner[source_at : source_at + size], to.owner[at : at + size])
+    def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
+        assert these.count == those.count
+        for i in range(these.count):
+            first, second = these.at + i * these.stride, those.at + i * those.stride
+            self._copy(
+                source.owner[first : first + these.size], to.owner[second : second + those.size]
+            )
 
     def clear(self, block: Block, at: int, size: int) -> None:
         self._copy(np.zeros(size, np.uint8), block.owner[at : at + size])
