@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bitmtp_edge.bandwidth import Bandwidth
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines.base import ReplayState, StepOutput, Window
 from bitmtp_edge.engines.cuda import CudaEngine
@@ -143,6 +144,25 @@ def test_engines_are_closed(
     done = verb("bench", ternary, "--prompts", prompts, *CUDA, *MANY, *SHORT)
     assert done.code == 130
     assert opened == closed == [4]
+
+
+def test_at_the_sizes_of_a_model(
+    verb: Verb, tiny_ternary_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bitmtp_edge.cli.bench_synthetic.terminate_as_interrupt", lambda: None)
+    monkeypatch.setattr(
+        "bitmtp_edge.export.synthetic.write_synthetic", lambda shape, path: tiny_ternary_bundle
+    )
+    monkeypatch.setattr("bitmtp_edge.bandwidth._gpu", lambda: Bandwidth(1e9, ""))
+    limits = ("--policy", "ar", "--policy", "hybrid", "--block", 4, *SHORT, "--json")
+    done = verb("bench", "--synthetic", "bitnet-2b", *CUDA, *MANY, *limits)
+    assert done.code == 0
+    policies = done.json["bench"]["policies"]
+    traces = [policy["settings"].get("trace") for policy in policies if policy["runtime"] == "m3"]
+    assert traces == [None, "4.6", "6.7", "7.1"]
+    assert len(policies) == 12
+    assert all(policy["same_tokens_as_full"] for policy in policies[4:])
+    assert [each["runtime"] for each in done.json["bench"]["runtimes"]] == ["full", "generic", "m3"]
 
 
 @pytest.mark.parametrize(
