@@ -1,4 +1,4 @@
-"""One operator call run by its reference body in ONNX Runtime and by the CPU library."""
+"""One operator call run by its reference body in ONNX Runtime and by the kernels of a library."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from bitmtp_edge.engines import onnxruntime as ort_engine
 from bitmtp_edge.engines.operator_records import build_call
 from bitmtp_edge.export.operators import OPSET, model_node, reference_function
 from bitmtp_edge.operators import OPERATORS, Attributes, Node
+
+from .cuda_call import run_cuda
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -165,6 +167,25 @@ def run_cpu_everywhere(node: Node, inputs: Arrays, m: int, h: int = 1) -> Arrays
     return first
 
 
+# ---- the library under test ---------------------------------------------------------------------
+
+
+def run_cuda_twice(node: Node, inputs: Arrays, m: int, h: int = 1) -> Arrays:
+    """Outputs by port, from the CUDA library; a second run has the same bits."""
+    first, again = (run_cuda(node, inputs, outputs_like(node, m, h), m, h) for _ in range(2))
+    assert same_bits(first, again), f"two runs of {node.op} differ"
+    return first
+
+
+LIBRARIES = {"cpu": run_cpu_everywhere, "cuda": run_cuda_twice}
+library = "cpu"  # the fixture of this name sets it
+
+
+def run_kernel(node: Node, inputs: Arrays, m: int, h: int = 1) -> Arrays:
+    """Outputs by port, from the library under test."""
+    return LIBRARIES[library](node, inputs, m, h)
+
+
 # ---- sweeps -------------------------------------------------------------------------------------
 
 
@@ -183,14 +204,14 @@ def rows_of(inputs: Arrays, per_row: tuple[str, ...], rows: slice) -> Arrays:
 def sweep_rows(
     node: Node, inputs: Arrays, per_row: tuple[str, ...], g: np.random.Generator
 ) -> Iterator[tuple[slice, Arrays, Arrays]]:
-    """Runs an operator that treats rows alone at every width: (rows, body's outputs, CPU's).
+    """Runs an operator that treats rows alone at every width: (rows, body's outputs, kernel's).
 
-    A row's bits on the CPU do not depend on the rows beside it.
+    A row's bits in a library do not depend on the rows beside it.
     """
-    whole = run_cpu_everywhere(node, inputs, max(WIDTHS))
+    whole = run_kernel(node, inputs, max(WIDTHS))
     for rows in windows(g):
         part, m = rows_of(inputs, per_row, rows), rows.stop - rows.start
-        cpu = run_cpu_everywhere(node, part, m)
+        ours = run_kernel(node, part, m)
         beside = {port: x[rows] for port, x in whole.items()}
-        assert same_bits(cpu, beside), f"{node.op}: rows {rows} have other bits in another window"
-        yield rows, run_reference(node, part, m), cpu
+        assert same_bits(ours, beside), f"{node.op}: rows {rows} have other bits in another window"
+        yield rows, run_reference(node, part, m), ours

@@ -41,12 +41,12 @@ def sweep(kind: str, rows: int, width: int, group_size: int, residual: bool) -> 
         want, bound = want + per_row["residual"], bound + 1e-6 * np.abs(per_row["residual"])
     attributes = {"rows": rows, "width": width, "group_size": group_size}
     node = make_node(OP[kind], attributes, (*tensors, *per_row))
-    for part, body, cpu in sweep_rows(node, {**per_row, **tensors}, tuple(per_row), g):
-        for label, out in (("body", body["out"]), ("cpu", cpu["out"])):
+    for part, body, ours in sweep_rows(node, {**per_row, **tensors}, tuple(per_row), g):
+        for label, out in (("body", body["out"]), ("ours", ours["out"])):
             off = (np.abs(out - want[part]) / (bound[part] + 1e-30)).max()
             assert off <= 1, f"{label}, rows {part}: {off} times the bound"
         if weight.scales.shape[1] == 1:
-            assert same_bits(body, cpu), part
+            assert same_bits(body, ours), part
 
 
 def sweep_unit_scales(kind: str, rows: int, width: int, group_size: int) -> None:
@@ -64,6 +64,6 @@ def sweep_unit_scales(kind: str, rows: int, width: int, group_size: int) -> None
     node = make_node(OP[kind], attributes, (*tensors, *per_row))
     want = codes @ weight.codes.T
     assert np.abs(want).max() < 2**24
-    for part, body, cpu in sweep_rows(node, {**per_row, **tensors}, tuple(per_row), g):
+    for part, body, ours in sweep_rows(node, {**per_row, **tensors}, tuple(per_row), g):
         np.testing.assert_array_equal(body["out"], want[part])
-        np.testing.assert_array_equal(cpu["out"], want[part])
+        np.testing.assert_array_equal(ours["out"], want[part])

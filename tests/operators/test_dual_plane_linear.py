@@ -6,6 +6,8 @@ import pytest
 
 from .linear_sweep import SHAPES, sweep, sweep_unit_scales
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 @pytest.mark.parametrize("residual", (False, True))
 @pytest.mark.parametrize("group_size", (0, 64, 128))

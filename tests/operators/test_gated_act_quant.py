@@ -9,6 +9,8 @@ from . import oracle
 from .checks import assert_quantised
 from .harness import make_node, rng, same_bits, sweep_rows
 
+pytestmark = pytest.mark.usefixtures("library")
+
 
 @pytest.mark.parametrize("sub_norm", (False, True))
 @pytest.mark.parametrize("activation", ("silu", "relu2"))
@@ -26,8 +28,8 @@ def test_random_rows(width: int, activation: str, sub_norm: bool) -> None:
     before, scale = oracle.quantise(y)
     attributes = {"width": width, "activation": activation, "epsilon": 1e-5}
     node = make_node("GatedActQuant", attributes, tuple(inputs))
-    for rows, body, cpu in sweep_rows(node, inputs, ("gate_up",), g):
-        for label, outputs in (("body", body), ("cpu", cpu)):
+    for rows, body, ours in sweep_rows(node, inputs, ("gate_up",), g):
+        for label, outputs in (("body", body), ("ours", ours)):
             assert_quantised(outputs, "act_scale", before, scale, rows, label)
         if activation == "relu2" and not sub_norm:
-            assert same_bits(body, cpu), rows
+            assert same_bits(body, ours), rows

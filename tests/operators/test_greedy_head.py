@@ -8,8 +8,10 @@ import pytest
 from bitmtp_edge import layout
 
 from . import oracle
-from .harness import WIDTHS, Arrays, make_node, rng, run_cpu_everywhere, run_reference, same_bits
+from .harness import WIDTHS, Arrays, make_node, rng, run_kernel, run_reference, same_bits
 from .weights import KINDS, Weight, random_weight
+
+pytestmark = pytest.mark.usefixtures("library")
 
 # Three blocks of 512, the last one short and odd.
 ROWS = 1051
@@ -70,13 +72,13 @@ def test_top_k(kind: str, group_size: int) -> None:
         inputs = {"codes": packed[:m], "act_scale": act_scale[:m], "head_slots": slots}
         inputs |= weight.tensors
         body = run_reference(node, inputs, m, h)
-        cpu = run_cpu_everywhere(node, inputs, m, h)
+        ours = run_kernel(node, inputs, m, h)
         _check(body, logits[slots], bound[slots], f"body, M={m}")
-        _check(cpu, logits[slots], bound[slots], f"cpu, M={m}")
+        _check(ours, logits[slots], bound[slots], f"ours, M={m}")
         if kind != "fp16" and weight.scales.shape[1] == 1:
-            assert body["logits"].tobytes() == cpu["logits"].tobytes()
-        without = run_cpu_everywhere(bare, inputs, m, h)
-        assert same_bits(without, {p: x for p, x in cpu.items() if p != "logits"}), m
+            assert body["logits"].tobytes() == ours["logits"].tobytes()
+        without = run_kernel(bare, inputs, m, h)
+        assert same_bits(without, {p: x for p, x in ours.items() if p != "logits"}), m
 
 
 @pytest.mark.parametrize("kind", ("fp16", "int8", "ternary", "w4", "w8"))
@@ -105,7 +107,7 @@ def test_ties_take_the_lowest_id(kind: str, different: int) -> None:
         **tensors,
     }
     node = make_node("GreedyHead", _attributes(kind, 0, 16), (*tensors, "logits"))
-    for outputs in (run_reference(node, inputs, 3, 3), run_cpu_everywhere(node, inputs, 3, 3)):
+    for outputs in (run_reference(node, inputs, 3, 3), run_kernel(node, inputs, 3, 3)):
         best = np.argsort(-outputs["logits"], axis=1, kind="stable")[:, :16]
         np.testing.assert_array_equal(outputs["token_ids"], best)
         for logits in outputs["logits"]:
@@ -132,6 +134,6 @@ def test_padding_rows_never_win(kind: str) -> None:
         "scales": layout.pack_scales(scales),
     }
     node = make_node("GreedyHead", _attributes(kind, 0, 3, rows), tuple(weight.tensors))
-    for outputs in (run_reference(node, inputs, 1), run_cpu_everywhere(node, inputs, 1)):
+    for outputs in (run_reference(node, inputs, 1), run_kernel(node, inputs, 1)):
         best = np.argsort(np.abs(logits[0]), kind="stable")[:3]
         np.testing.assert_array_equal(outputs["token_ids"][0], best)

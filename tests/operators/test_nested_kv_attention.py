@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from .attention_case import Shape, assert_attention, random_qkv, window_shape
-from .harness import WIDTHS, rng, run_cpu_everywhere, run_reference
+from .harness import WIDTHS, rng, run_kernel, run_reference
+
+pytestmark = pytest.mark.usefixtures("library")
 
 ALL_NORMS = ("qkv_bias", "q_norm", "k_norm", "sub_norm")
 
@@ -53,14 +55,14 @@ def test_windows(shape: Shape) -> None:
                 inputs["kv4_length"] = np.array([view], np.int32)
             label = f"{form} window, M={m}, history {start} of {capacity}"
             body = run_reference(node, inputs, m)
-            cpu = run_cpu_everywhere(node, inputs, m)
+            ours = run_kernel(node, inputs, m)
             assert_attention(shape, inputs, body, f"body, {label}")
-            assert_attention(shape, inputs, cpu, f"cpu, {label}")
+            assert_attention(shape, inputs, ours, f"ours, {label}")
             if "k_norm" not in shape.options:
                 # Up to the stored rows every operation is one rounding.
                 for port in ("new_rows", "new_refinement", "new_scale"):
                     if port in body:
-                        assert body[port].tobytes() == cpu[port].tobytes(), f"{port}, {label}"
+                        assert body[port].tobytes() == ours[port].tobytes(), f"{port}, {label}"
 
 
 @pytest.mark.parametrize("kv", ("nested", "fp16"))
@@ -82,6 +84,6 @@ def test_a_row_with_itself_alone_returns_its_value(kv: str) -> None:
     want = np.rint(np.repeat(value, 2, axis=1).reshape(3, -1) * np.float32(127 / 7))
     for outputs in (
         run_reference(shape.node(), inputs, 3),
-        run_cpu_everywhere(shape.node(), inputs, 3),
+        run_kernel(shape.node(), inputs, 3),
     ):
         np.testing.assert_array_equal(outputs["codes"].view(np.int8), want)

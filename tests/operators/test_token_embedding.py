@@ -8,6 +8,8 @@ import pytest
 from .harness import make_node, rng, sweep_rows
 from .weights import KINDS, random_weight
 
+pytestmark = pytest.mark.usefixtures("library")
+
 ROWS = 37
 MASKS = 5
 
@@ -39,12 +41,12 @@ def test_rows_of_the_table_and_of_the_masks(kind: str, group_size: int, width: i
             want[row] = masks[-1 - token]
 
     inputs = {"token_ids": ids, **weight.tensors}
-    for rows, body, cpu in sweep_rows(
+    for rows, body, ours in sweep_rows(
         node, {**inputs, "mask_embeddings": masks}, ("token_ids",), g
     ):
         np.testing.assert_array_equal(body["hidden"], want[rows])
-        np.testing.assert_array_equal(cpu["hidden"], want[rows])
+        np.testing.assert_array_equal(ours["hidden"], want[rows])
     want[ids < 0] = 0
-    for rows, body, cpu in sweep_rows(bare, inputs, ("token_ids",), g):
+    for rows, body, ours in sweep_rows(bare, inputs, ("token_ids",), g):
         np.testing.assert_array_equal(body["hidden"], want[rows])
-        np.testing.assert_array_equal(cpu["hidden"], want[rows])
+        np.testing.assert_array_equal(ours["hidden"], want[rows])
