@@ -124,7 +124,7 @@ PROFILER = r"""
 import csv, re, sys
 options = sys.argv
 value = lambda name: options[options.index(name) + 1]
-inner = "void bitmtp::cuda::(anonymous namespace)::linear_kernel<bitmtp::cuda::Tile<(int)4>>(Args)"
+inner = "void bitmtp::cuda::<unnamed>::linear_kernel<bitmtp::cuda::Tile<(int)4>>(Args)"
 layer = [("norm_kernel(Args)", 1, 1500), (inner, 528, 3000), (inner, 99, 7000)]
 step = [("embedding_kernel(Args)", 1, 1000), *layer, *layer, ("head_kernel(Args)", 9, 30000)]
 wanted = re.compile(value("-k").removeprefix("regex:").strip("^$"))
@@ -145,6 +145,7 @@ with open(value("--log-file"), "w") as log:
             row("GPU Speed Of Light Throughput", "", "")
             row("Command line", stalled % "long_scoreboard", "3.0")
             row("Command line", stalled % "wait", "1.0")
+            row("Command line", "smsp__average_warps_issue_stalled_wait_per_issue_active.pct", "99")
         else:
             row("Command line", "gpu__time_duration.sum", f"{time:,}")
 """
