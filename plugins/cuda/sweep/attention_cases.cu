@@ -205,17 +205,16 @@ void sizes_cases(Tally &tally, Random &random, const AttentionSizes &s, const st
                  const std::vector<int32_t> &histories) {
   for (int32_t M : widths) {
     for (int32_t history : histories) {
-      for (Shape shape : {Shape::causal, Shape::tree, Shape::padded}) {
-        if (M == 1 && shape != Shape::causal) continue;
-        const int32_t kv4s[] = {0, history / 2, history};
-        const int32_t kv4 = s.kind == BITMTP_KV_FP16 ? 0 : kv4s[random.bits() % 3];
-        const int32_t capacity = history + random.integer(0, 40);
-        const AttentionModel model = make_model(random, s, history + M);
-        check(tally,
-              "M=" + std::to_string(M) + " history=" + std::to_string(history) + " kv4=" + std::to_string(kv4) +
-                  (shape == Shape::tree ? " tree" : shape == Shape::padded ? " padded" : ""),
-              model, make_history(random, s, capacity, history, kv4), capacity, make_window(random, s, M, history, kv4, shape));
-      }
+      const Shape shapes[] = {Shape::causal, Shape::tree, Shape::padded};
+      const Shape shape = shapes[M == 1 ? 0 : random.bits() % 3];
+      const int32_t kv4s[] = {0, history / 2, history};
+      const int32_t kv4 = s.kind == BITMTP_KV_FP16 ? 0 : kv4s[random.bits() % 3];
+      const int32_t capacity = history + random.integer(0, 40);
+      const AttentionModel model = make_model(random, s, history + M);
+      check(tally,
+            "M=" + std::to_string(M) + " history=" + std::to_string(history) + " kv4=" + std::to_string(kv4) +
+                (shape == Shape::tree ? " tree" : shape == Shape::padded ? " padded" : ""),
+            model, make_history(random, s, capacity, history, kv4), capacity, make_window(random, s, M, history, kv4, shape));
     }
   }
 }
