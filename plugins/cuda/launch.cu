@@ -28,12 +28,18 @@ int32_t cached_attribute(std::atomic<int32_t> (&cache)[kMostDevices], cudaDevice
   return known;
 }
 
+// Its major number.
+int32_t compute_capability() {
+  static std::atomic<int32_t> major[kMostDevices];
+  return cached_attribute(major, cudaDevAttrComputeCapabilityMajor);
+}
+
 }  // namespace
 
-bool programmatic_launch() {
-  static std::atomic<int32_t> major[kMostDevices];
-  return wanted.load(std::memory_order_relaxed) != 0 && cached_attribute(major, cudaDevAttrComputeCapabilityMajor) >= 9;
-}
+bool programmatic_launch() { return wanted.load(std::memory_order_relaxed) != 0 && compute_capability() >= 9; }
+
+// A cluster stays within a group of multiprocessors, of which a small partition of a device may have less than one.
+bool clusters() { return compute_capability() >= 9 && multiprocessors() >= 16; }
 
 int32_t multiprocessors() {
   static std::atomic<int32_t> count[kMostDevices];

@@ -25,23 +25,40 @@ bool programmatic_launch();
 // Multiprocessors of the current device.
 int32_t multiprocessors();
 
+// Whether the current device takes thread-block clusters of 8.
+bool clusters();
+
+struct LaunchSettings {
+  bool programmatic;
+  unsigned cluster = 1;  // blocks next to each other in x that form a cluster, a divisor of grid.x; 1 where clusters() is false
+};
+
 template <class... Parameters, class... Arguments>
-int32_t launch_as(bool programmatic, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream, Arguments &&...arguments) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+int32_t launch_as(const LaunchSettings &settings, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream,
+                  Arguments &&...arguments) {
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = programmatic ? 1 : 0;
+  config.attrs = attributes;
+  if (settings.programmatic) {
+    cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (settings.cluster > 1) {
+    cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = settings.cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
   return static_cast<int32_t>(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...));
 }
 
 template <class... Parameters, class... Arguments>
 int32_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream, Arguments &&...arguments) {
-  return launch_as(programmatic_launch(), kernel, grid, block, stream, std::forward<Arguments>(arguments)...);
+  return launch_as({programmatic_launch()}, kernel, grid, block, stream, std::forward<Arguments>(arguments)...);
 }
 
 __device__ __forceinline__ void wait_for_previous() {

@@ -8,31 +8,39 @@ namespace cuda {
 
 namespace {
 
-template <int kItems>
-__global__ void __launch_bounds__(1024) rms_norm_quant_kernel(const __grid_constant__ bitmtp_rms_norm_quant_args args) {
-  __shared__ float sums[32];
-  __shared__ int32_t most[32];
-  constexpr bool kEarly = kItems <= 2;  // the weight in registers before the wait
-  float4 weight[kEarly ? kItems : 1];
-  if constexpr (kEarly) {
+template <class S>
+__global__ void __launch_bounds__(S::kThreads)
+rms_norm_quant_kernel(const __grid_constant__ bitmtp_rms_norm_quant_args args, float one_over_n) {
+  __shared__ Exchange<S::kBlocks, S::kStretches> exchange;
+  const uint32_t n = args.K, words = pad64(args.K) / 4, stretches = ceil_div(args.K, kStretch);
+  const auto weight = [&](int k) { return load_four<S::kAligned>(args.weight, S::word(k), n); };
+  float4 early[S::kWeight ? S::kItems : 1];
+  if constexpr (S::kWeight) {
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) weight[k] = load_four(args.weight, Row<kItems>::column(k), args.K);
+    for (int k = 0; k < S::kItems; ++k) early[k] = weight(k);
   }
-  release_next();
+  exchange.open(stretches);
   wait_for_previous();
-  const int64_t m = blockIdx.x;
-  Row<kItems> row;
+  release_next();  // earlier, the next kernel's weights would stream while the kernel before is being completed, and hold that up
+  const size_t m = blockIdx.y;
+  float4 x[S::kItems];
+  const auto load = [&](int k) { x[k] = load_four<S::kAligned>(args.hidden + m * n, S::word(k), n); };
+  if constexpr (S::kAhead) {
 #pragma unroll
-  for (int k = 0; k < kItems; ++k) row.values[k] = load_four(args.hidden + m * args.K, Row<kItems>::column(k), args.K);
-  const float factor = rms_factor(block_sum(row.sum_of_squares(), sums), args.K, args.epsilon);
-#pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    if constexpr (kEarly)
-      row.scale_by(factor, k, weight[k]);
-    else
-      row.scale_by(factor, k, load_four(args.weight, Row<kItems>::column(k), args.K));
+    for (int k = 0; k < S::kItems; ++k) load(k);
   }
-  row.quantise(args.K, args.codes + m * (pad64(args.K) / 4), args.scale + m, most);
+#pragma unroll
+  for (int k = 0; k < S::kItems; ++k) {
+    if constexpr (!S::kAhead) load(k);
+    const float sum = warp_sum(squares(x[k]));
+    x[k] = multiply(x[k], S::kWeight ? early[S::kWeight ? k : 0] : weight(k));
+    const int32_t most = __reduce_max_sync(kWholeWarp, largest(x[k]));
+    if (S::word(k) / 32 < stretches) exchange.put(S::word(k) / 32, {sum, most});
+  }
+  exchange.wait();
+  const Partial all = combine<S>(exchange);
+  const Quantiser quantiser(all.most, rms_factor(all.squares, one_over_n, args.epsilon));
+  write_row<S>(x, quantiser, words, args.codes + m * words, args.scale + m);
 }
 
 }  // namespace
@@ -43,7 +51,7 @@ __global__ void __launch_bounds__(1024) rms_norm_quant_kernel(const __grid_const
 BITMTP_API int32_t bitmtp_cuda_rms_norm_quant(const bitmtp_rms_norm_quant_args *args, void *stream) {
   using namespace bitmtp::cuda;
   if (args->M < 1 || args->M > kMostSlots || args->K < 1 || args->K > kMostRowColumns) return cudaErrorInvalidValue;
-  return with_row_shape(args->K, [&](auto items, unsigned threads) {
-    return launch(rms_norm_quant_kernel<decltype(items)::value>, dim3(args->M), dim3(threads), stream, *args);
+  return with_spread<false>(args->K, args->M, [&](auto spread, dim3 grid, dim3 block, float one_over_n) {
+    return launch(rms_norm_quant_kernel<decltype(spread)>, grid, block, stream, *args, one_over_n);
   });
 }
