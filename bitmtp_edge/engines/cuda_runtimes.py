@@ -26,17 +26,15 @@ class PrivateKVEngine(CudaEngine):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._private: dict[ReplayState, _PrivateKV] = {}
+        self._changed = _Rows()  # since the buffer in use is
         self._rows = 0  # history ends here, or before
         super().__init__(*arguments, **options)
 
     def promote(self, rows: Sequence[int], at: int) -> None:
         with self._turn:
             super().promote(rows, at)
-            end = at + len(rows)
-            self._rows = max(self._rows, end)
-            for private in self._private.values():
-                if private.kv is not self._kv:
-                    private.lack(at, end)
+            self._changed.add(at, at + len(rows))
+            self._rows = max(self._rows, at + len(rows))
 
     def grow(self, segment: int, rows: int) -> None:
         with self._turn:
@@ -47,42 +45,56 @@ class PrivateKVEngine(CudaEngine):
         self._plan(state)
         private = self._private[state]
         if private.kv is not self._kv:
-            private.catch_up(self._kv)
-            self._kv = private.kv
+            self._use(private)
         return super()._begin(state, window)
 
+    def _use(self, private: _PrivateKV) -> None:
+        for each in self._private.values():
+            if each.kv is not self._kv:
+                each.older.add(self._changed.first, self._changed.end)
+        private.kv.copy_history(self._kv, private.older.end, private.older.first)
+        private.older = _Rows()
+        self._changed = _Rows()
+        self._kv = private.kv
+
     def _graph(self, state: ReplayState) -> Graph:
-        kv = self._kv_buffer(self.segment) if self._private else self._kv
-        self._private[state] = _PrivateKV(kv, 0, self._rows)
-        return self._new_graph(state, kv)
+        if self._private:
+            private = _PrivateKV(self._kv_buffer(self.segment), _Rows(0, self._rows))
+        else:
+            private = _PrivateKV(self._kv, _Rows())
+        self._private[state] = private
+        return self._new_graph(state, private.kv)
 
     def _forget_plans(self) -> None:
         super()._forget_plans()
         self._private.clear()
+        self._changed = _Rows()
 
     def _kv_bytes(self) -> int:
         return super()._kv_bytes() * max(1, len(self._private))
 
 
 @dataclass
-class _PrivateKV:
-    """A state's buffer; history rows ``first .. end - 1`` of it are older than those in use."""
+class _Rows:
+    """History rows ``first .. end - 1``."""
 
-    kv: CudaKVBuffer
-    first: int
-    end: int
+    first: int = 0
+    end: int = 0
 
-    def lack(self, first: int, end: int) -> None:
-        """Rows ``first .. end - 1`` changed in the buffer in use. What lies between these and other
-        rows that lack is copied with them."""
+    def add(self, first: int, end: int) -> None:
+        """Takes these rows too, and what lies between."""
         if self.first == self.end:
             self.first, self.end = first, end
         elif first < end:
             self.first, self.end = min(self.first, first), max(self.end, end)
 
-    def catch_up(self, used: CudaKVBuffer) -> None:
-        self.kv.copy_history(used, self.end, self.first)
-        self.first = self.end
+
+@dataclass
+class _PrivateKV:
+    """A state's buffer, and which of its rows are older than those of the one in use."""
+
+    kv: CudaKVBuffer
+    older: _Rows
 
 
 class GenericKVEngine(HostPreparedEngine, PrivateKVEngine):
