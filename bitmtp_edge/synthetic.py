@@ -179,16 +179,19 @@ def _start(engine: Engine, states: Sequence[ReplayState], made: Made) -> tuple[S
 def _state_costs(
     bundle: Bundle, engine: Engine, states: Sequence[ReplayState], bandwidth: Bandwidth
 ) -> list[StateCost]:
-    """Times every state, which take turns, so that no step finds its weights in a cache."""
+    """Times every state. They take turns, so that no step finds its weights in a cache, and in
+    another order each time, so that none always comes behind the same one."""
     history = min(HISTORY, engine.segment - max(state.width for state in states))
     kv = kv_row_bytes(bundle) * history
     read = {role: role_weight_bytes(bundle, role) + kv for role in ("draft", "verify")}
     seconds: dict[ReplayState, list[float]] = {state: [] for state in states}
+    shuffled = np.random.default_rng(2)
     started = perf_counter()
     for run in range(STEP_RUNS):
         if run >= LEAST_STEP_RUNS and perf_counter() - started > STEP_SECONDS:
             break
-        for state in states:
+        for index in shuffled.permutation(len(states)):
+            state = states[index]
             began = perf_counter()
             _step(engine, state, history)
             seconds[state].append(perf_counter() - began)
