@@ -72,6 +72,6 @@ BITMTP_API int32_t bitmtp_cuda_gated_act_quant(const bitmtp_gated_act_quant_args
   return with_spread<true>(args->F, args->M, [&](auto spread, dim3 grid, dim3 block, float one_over_n) {
     using S = decltype(spread);
     const auto kernel = args->activation == BITMTP_SILU ? gated_act_quant_kernel<S, true> : gated_act_quant_kernel<S, false>;
-    return launch_as({programmatic_launch(), S::kBlocks}, kernel, grid, block, stream, *args, one_over_n);
+    return launch_as({programmatic_launch(), S::kBlocks, 0, memory_for(args->M)}, kernel, grid, block, stream, *args, one_over_n);
   });
 }

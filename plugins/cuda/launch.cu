@@ -47,6 +47,14 @@ int32_t multiprocessors() {
   return known > 0 ? known : 1;
 }
 
+int32_t shared_memory_of_half() {
+  static std::atomic<int32_t> processor[kMostDevices], block[kMostDevices];
+  constexpr int32_t kKept = 1280;  // of a block, by the system and for static arrays
+  const int32_t half = cached_attribute(processor, cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2;
+  const int32_t most = cached_attribute(block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return (half < most ? half : most) - kKept;
+}
+
 }  // namespace cuda
 }  // namespace bitmtp
 

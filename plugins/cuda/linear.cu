@@ -17,6 +17,7 @@ LinearPlan plan_linear(int32_t rows, int32_t M) {
   plan.lane_rows = M <= 8 && ceil_div(rows, 16) <= processors ? 2 : 4;
   plan.sets = ceil_div(rows, 64) >= processors ? 2 : 1;
   plan.blocks = 2;
+  plan.units = M > 1 && M <= kMostWindow ? ceil_div(ceil_div(rows, 16), processors) : 0;
   return plan;
 }
 

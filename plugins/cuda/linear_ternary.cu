@@ -1,21 +1,28 @@
+#include "packed_window.cuh"
 #include "ternary_row.cuh"
 
 namespace bitmtp {
 namespace cuda {
 
+namespace {
+
+template <int kGroup>
+int32_t launch_ternary(const LinearArgs &args, const LinearPlan &plan, void *stream) {
+  if (args.M == 1) return launch_ternary_row<kGroup>(args, stream);
+  if (args.M <= kMostWindow && plan.units > 0) {
+    if (const auto status = launch_window<Kind::kTernary, kGroup>(args, plan.units, stream)) return *status;
+  }
+  return launch_shape<Kind::kTernary, kGroup>(args, plan, stream);
+}
+
+}  // namespace
+
 template <>
 int32_t launch_linear<Kind::kTernary>(const LinearArgs &args, const LinearPlan &plan, int32_t group_size, void *stream) {
-  if (args.M == 1) {
-    switch (group_size) {
-      case 0: return launch_ternary_row<0>(args, stream);
-      case 64: return launch_ternary_row<64>(args, stream);
-      default: return launch_ternary_row<128>(args, stream);
-    }
-  }
   switch (group_size) {
-    case 0: return launch_shape<Kind::kTernary, 0>(args, plan, stream);
-    case 64: return launch_shape<Kind::kTernary, 64>(args, plan, stream);
-    default: return launch_shape<Kind::kTernary, 128>(args, plan, stream);
+    case 0: return launch_ternary<0>(args, plan, stream);
+    case 64: return launch_ternary<64>(args, plan, stream);
+    default: return launch_ternary<128>(args, plan, stream);
   }
 }
 

@@ -133,22 +133,36 @@ struct Accumulators {
   }
 
   __device__ __forceinline__ int32_t dot(int pair, int tile, int c) const {
+    const int32_t d = product(pair, tile, c);
+    if constexpr (S::Code::kZeroPoint) return d - sums[tile][c];
+    return d;
+  }
+  // The dot but for the zero point.
+  __device__ __forceinline__ int32_t product(int pair, int tile, int c) const {
     int32_t d = first[pair][tile][c];
     if constexpr (S::kSecond) d += second[pair][tile][c] >> S::Code::kSecondShift;
-    if constexpr (S::Code::kZeroPoint) d -= sums[tile][c];
     return d;
   }
 
   // A step's products. `start`: the first of a unit.
   __device__ __forceinline__ void add(const WeightStep<S> &w, const ActivationStep<S> &x, bool start) {
     if (start) clear();
-    if constexpr (S::kKind == Kind::kTernary) {
-      constexpr uint32_t kOnes = 0x01010101u;
+    if constexpr (S::Code::kZeroPoint) add_codes(sums, x);
+    multiply(w, x);
+  }
+
+  // Adds a step's activation codes to the sums of their columns.
+  __device__ __forceinline__ static void add_codes(int32_t (&sums)[S::kTiles][4], const ActivationStep<S> &x) {
+    constexpr uint32_t kOnes = 0x01010101u;
 #pragma unroll
-      for (int t = 0; t < S::kTiles; ++t) {
-        mma<true>(sums[t], kOnes, kOnes, kOnes, kOnes, x.quads[t][0], x.quads[t][2]);
-        mma<true>(sums[t], kOnes, kOnes, kOnes, kOnes, x.quads[t][1], x.quads[t][3]);
-      }
+    for (int t = 0; t < S::kTiles; ++t) {
+      mma<true>(sums[t], kOnes, kOnes, kOnes, kOnes, x.quads[t][0], x.quads[t][2]);
+      mma<true>(sums[t], kOnes, kOnes, kOnes, kOnes, x.quads[t][1], x.quads[t][3]);
+    }
+  }
+
+  __device__ __forceinline__ void multiply(const WeightStep<S> &w, const ActivationStep<S> &x) {
+    if constexpr (S::kKind == Kind::kTernary) {
 #pragma unroll
       for (int p = 0; p < S::kPairs; ++p) {
         const uint32_t low = w.words[0][0][2 * p], high = w.words[0][0][2 * p + 1];

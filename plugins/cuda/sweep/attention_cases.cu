@@ -117,42 +117,38 @@ void check_rows(Tally &tally, const std::string &name, const AttentionModel &mod
   const AttentionSizes &s = model.sizes;
   const int32_t ratio = s.H / s.Hkv, K = s.H * s.D;
   std::vector<std::vector<double>> rows(window.M, std::vector<double>(K));
-  double largest_score = 0.0;
-  for (int32_t g = 0; g < s.Hkv; ++g) {
-    std::vector<std::vector<double>> past_keys, past_values, keys, values;
-    for (int32_t p = 0; p < window.history; ++p) {
-      past_keys.push_back(read_head(s, history, p, g, p < window.kv4));
-      past_values.push_back(read_head(s, history, p, s.Hkv + g, p < window.kv4));
-    }
-    for (int32_t m = 0; m < window.M; ++m) {
-      keys.push_back(read_head(s, got.stored, m, g, false));
-      values.push_back(read_head(s, got.stored, m, s.Hkv + g, false));
-    }
-    for (int32_t m = 0; m < window.M; ++m) {
-      for (int32_t h = g * ratio; h < (g + 1) * ratio; ++h) {
-        const std::vector<double> q = prepared(model, window, m, h);
-        std::vector<const double *> k, v;
-        for (int32_t p = 0; p < window.history; ++p) k.push_back(past_keys[p].data()), v.push_back(past_values[p].data());
-        for (int32_t slot : window.visible[m]) k.push_back(keys[slot].data()), v.push_back(values[slot].data());
-        std::vector<double> score(k.size());
-        double top = -1e300, sum = 0.0;
-        for (size_t j = 0; j < k.size(); ++j) {
-          double dot = 0.0;
-          for (int32_t i = 0; i < s.D; ++i) dot += q[i] * k[j][i];
-          score[j] = dot * model.softmax_scale;
-          top = std::max(top, score[j]);
-          largest_score = std::max(largest_score, std::fabs(score[j]));
-        }
-        double *out = rows[m].data() + h * s.D;
-        for (size_t j = 0; j < k.size(); ++j) {
-          const double e = std::exp(score[j] - top);
-          sum += e;
-          for (int32_t i = 0; i < s.D; ++i) out[i] += e * v[j][i];
-        }
-        for (int32_t i = 0; i < s.D && !k.empty(); ++i) out[i] /= sum;
+  std::vector<double> largest(window.M, 0.0);  // score of each row
+  std::vector<std::vector<std::vector<double>>> past(2 * s.Hkv), fresh(2 * s.Hkv);
+  in_parallel(2 * s.Hkv, [&](int32_t kv) {
+    for (int32_t p = 0; p < window.history; ++p) past[kv].push_back(read_head(s, history, p, kv, p < window.kv4));
+    for (int32_t m = 0; m < window.M; ++m) fresh[kv].push_back(read_head(s, got.stored, m, kv, false));
+  });
+  in_parallel(window.M, [&](int32_t m) {
+    for (int32_t h = 0; h < s.H; ++h) {
+      const int32_t g = h / ratio;
+      const std::vector<double> q = prepared(model, window, m, h);
+      std::vector<const double *> k, v;
+      for (int32_t p = 0; p < window.history; ++p) k.push_back(past[g][p].data()), v.push_back(past[s.Hkv + g][p].data());
+      for (int32_t slot : window.visible[m]) k.push_back(fresh[g][slot].data()), v.push_back(fresh[s.Hkv + g][slot].data());
+      std::vector<double> score(k.size());
+      double top = -1e300, sum = 0.0;
+      for (size_t j = 0; j < k.size(); ++j) {
+        double dot = 0.0;
+        for (int32_t i = 0; i < s.D; ++i) dot += q[i] * k[j][i];
+        score[j] = dot * model.softmax_scale;
+        top = std::max(top, score[j]);
+        largest[m] = std::max(largest[m], std::fabs(score[j]));
       }
+      double *out = rows[m].data() + h * s.D;
+      for (size_t j = 0; j < k.size(); ++j) {
+        const double e = std::exp(score[j] - top);
+        sum += e;
+        for (int32_t i = 0; i < s.D; ++i) out[i] += e * v[j][i];
+      }
+      for (int32_t i = 0; i < s.D && !k.empty(); ++i) out[i] /= sum;
     }
-  }
+  });
+  const double largest_score = *std::max_element(largest.begin(), largest.end());
   // A score's error is relative, its weight's absolute.
   const double tolerance = 1e-5 + 4e-7 * largest_score;
   for (int32_t m = 0; m < window.M; ++m) {

@@ -96,9 +96,8 @@ class Bench {
     double copy;
     read_ = measure_bandwidth(copy);
     std::printf("device memory: copy %.0f GB/s (read + written), read %.0f GB/s. us a launch in a graph over rotated weights, programmatic launch\n"
-                "on and off; share: of the read bandwidth, with it on; plan: weight rows a lane / row blocks a block / blocks a processor, or\n"
-                "row: ternary_row.cuh; * the default\n", copy, read_);
-    std::printf("%-26s %3s %6s %8s %8s %7s %6s %6s\n", "", "M", "plan", "on", "off", "MB", "GB/s", "share");
+                "on and off; share: of the read bandwidth, with it on\n", copy, read_);
+    std::printf("%-26s %3s %8s %8s %7s %6s %6s\n", "", "M", "on", "off", "MB", "GB/s", "share");
   }
 
   void linear(const Case &c, std::vector<int32_t> widths) {
@@ -116,24 +115,12 @@ class Bench {
     const DeviceArray<float> scale(std::vector<float>(most, 0.01f)), out(static_cast<size_t>(most) * c.rows);
     finish();
     for (int32_t M : widths) {
-      std::vector<bitmtp::cuda::LinearPlan> plans = {bitmtp::cuda::plan_linear(c.rows, M)};
-      const bool by_row = M == 1 && c.kind == BITMTP_TERNARY;  // it has no plans
-      if (M == 1 && !by_row) plans = {{4, 1, 2}, {4, 1, 1}, {2, 1, 2}};
-      if (M > 8 && M <= 16) plans = {{4, 1, 2}, {4, 2, 1}};
-      const bitmtp::cuda::LinearPlan own = bitmtp::cuda::plan_linear(c.rows, M);
-      for (const auto &plan : plans) {
-        const Times t = time_copies(static_cast<int>(weights.size()), [&](int i, cudaStream_t s) {
-          const bitmtp_linear_args args{codes.data(), scale.data(), weights[i]->record(), nullptr, out.data(), M};
-          require(bitmtp::cuda::linear(args, plan, s), c.name);
-        });
-        const bool chosen = plan.lane_rows == own.lane_rows && (M <= 8 || M > 16 || plan.sets == own.sets) && (M != 1 || plan.blocks == own.blocks);
-        char label[16];
-        if (by_row)
-          std::snprintf(label, sizeof label, "row*");
-        else
-          std::snprintf(label, sizeof label, "%d/%d/%d%s", plan.lane_rows, plan.sets, plan.blocks, chosen ? "*" : "");
-        row(c.line(), M, label, t, bytes);
-      }
+      const bitmtp::cuda::LinearPlan plan = bitmtp::cuda::plan_linear(c.rows, M);
+      const Times t = time_copies(static_cast<int>(weights.size()), [&](int i, cudaStream_t s) {
+        const bitmtp_linear_args args{codes.data(), scale.data(), weights[i]->record(), nullptr, out.data(), M};
+        require(bitmtp::cuda::linear(args, plan, s), c.name);
+      });
+      row(c.line(), M, t, bytes);
     }
   }
 
@@ -162,7 +149,7 @@ class Bench {
         args.weight = weights[i]->record();
         require(bitmtp_cuda_greedy_head(&args, s), c.name);
       });
-      row(c.line(), h, "", t, bytes);
+      row(c.line(), h, t, bytes);
     }
   }
 
@@ -175,15 +162,15 @@ class Bench {
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 2654435761u % 1000) * 0.01f - 5.0f;
     require(cudaMemcpy(input.data(), values.data(), values.size() * 4, cudaMemcpyHostToDevice), "values");
     for (int32_t M : {1, 15}) {
-      if (is_timed("norm 2560", M)) row("norm 2560", M, "", time_copies(24, [&](int, cudaStream_t s) {
+      if (is_timed("norm 2560", M)) row("norm 2560", M, time_copies(24, [&](int, cudaStream_t s) {
             const bitmtp_rms_norm_quant_args args{input.data(), weight.data(), codes.data(), scale.data(), 1e-5f, M, 2560};
             require(bitmtp_cuda_rms_norm_quant(&args, s), "norm");
           }), 0.0);
-      if (is_timed("gate relu2 sub-norm 6912", M)) row("gate relu2 sub-norm 6912", M, "", time_copies(24, [&](int, cudaStream_t s) {
+      if (is_timed("gate relu2 sub-norm 6912", M)) row("gate relu2 sub-norm 6912", M, time_copies(24, [&](int, cudaStream_t s) {
             const bitmtp_gated_act_quant_args args{input.data(), weight.data(), codes.data(), scale.data(), 1e-5f, M, 6912, BITMTP_RELU2};
             require(bitmtp_cuda_gated_act_quant(&args, s), "gate");
           }), 0.0);
-      if (is_timed("gate silu 6144", M)) row("gate silu 6144", M, "", time_copies(24, [&](int, cudaStream_t s) {
+      if (is_timed("gate silu 6144", M)) row("gate silu 6144", M, time_copies(24, [&](int, cudaStream_t s) {
             const bitmtp_gated_act_quant_args args{input.data(), nullptr, codes.data(), scale.data(), 1e-5f, M, 6144, BITMTP_SILU};
             require(bitmtp_cuda_gated_act_quant(&args, s), "gate");
           }), 0.0);
@@ -203,7 +190,7 @@ class Bench {
         const Graph graph(programmatic, [&](cudaStream_t s) { stack.enqueue(M, h, s); });
         (programmatic ? t.with : t.without) = time_graph(graph);
       }
-      row(name, M, "", t, stack.weight_bytes());
+      row(name, M, t, stack.weight_bytes());
     }
   }
 
@@ -212,8 +199,8 @@ class Bench {
   void keep_timed(const std::string &name, std::vector<int32_t> &widths) const {
     widths.erase(std::remove_if(widths.begin(), widths.end(), [&](int32_t M) { return !is_timed(name, M); }), widths.end());
   }
-  void row(const std::string &name, int32_t M, const char *plan, const Times &t, double bytes) {
-    std::printf("%-26s %3d %6s %8.2f %8.2f", name.c_str(), M, plan, t.with, t.without);
+  void row(const std::string &name, int32_t M, const Times &t, double bytes) {
+    std::printf("%-26s %3d %8.2f %8.2f", name.c_str(), M, t.with, t.without);
     if (bytes > 0.0) std::printf(" %7.2f %6.0f %5.0f%%", bytes * 1e-6, 1e-3 * bytes / t.with, 0.1 * bytes / t.with / read_);
     std::printf("\n");
     std::fflush(stdout);

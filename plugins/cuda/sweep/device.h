@@ -3,11 +3,14 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -120,6 +123,20 @@ class Report {
   Options options_;
   std::vector<Count> counts_;
 };
+
+// each(0) .. each(n - 1), by all processors: for expected values, which take far longer than the kernels.
+template <class Each>
+void in_parallel(int32_t n, const Each &each) {
+  std::atomic<int32_t> next{0};
+  const auto work = [&] {
+    for (int32_t i; (i = next++) < n;) each(i);
+  };
+  std::vector<std::thread> others;
+  const int32_t processors = static_cast<int32_t>(std::thread::hardware_concurrency());
+  for (int32_t t = 1; t < std::min(n, processors); ++t) others.emplace_back(work);
+  work();
+  for (std::thread &other : others) other.join();
+}
 
 inline void finish() { require(cudaGetLastError(), "launch"), require(cudaDeviceSynchronize(), "kernel"); }
 

@@ -102,7 +102,8 @@ void check_head(Report &report, Random &random, const TestWeight &weight, const 
   const std::vector<float> got_probability = probability.read(intact[1]), got_logits = logits.read(intact[2]);
   workspace.read(intact[3]);
   std::string wrong = intact[0] && intact[1] && intact[2] && intact[3] ? "" : "guard bytes written";
-  for (int32_t i = 0; i < h && wrong.empty(); ++i) {
+  std::vector<std::string> faults(h);
+  in_parallel(h, [&](int32_t i) {
     const int8_t *row = reinterpret_cast<const int8_t *>(codes.data()) + static_cast<size_t>(slots[i]) * weight.padded;
     std::vector<float> want(V);
     for (int32_t n = 0; n < V; ++n) {
@@ -111,7 +112,7 @@ void check_head(Report &report, Random &random, const TestWeight &weight, const 
     }
     if (with_logits) {
       const int64_t at = first_difference(got_logits.data() + static_cast<size_t>(i) * V, want.data(), V);
-      if (at >= 0) wrong = "logit " + std::to_string(at) + " of output " + std::to_string(i);
+      if (at >= 0) faults[i] = "logit " + std::to_string(at) + " of output " + std::to_string(i);
     }
     std::vector<int32_t> order(V);
     for (int32_t n = 0; n < V; ++n) order[n] = n;
@@ -119,14 +120,15 @@ void check_head(Report &report, Random &random, const TestWeight &weight, const 
                       [&](int32_t a, int32_t b) { return want[a] > want[b] || (want[a] == want[b] && a < b); });
     double sum = 0.0;
     for (float l : want) sum += std::exp(static_cast<double>(l) - want[order[0]]);
-    for (int32_t k = 0; k < top_k && wrong.empty(); ++k) {
+    for (int32_t k = 0; k < top_k && faults[i].empty(); ++k) {
       const double p = std::exp(static_cast<double>(want[order[k]]) - want[order[0]]) / sum;
       if (got_ids[i * top_k + k] != order[k])
-        wrong = "output " + std::to_string(i) + " place " + std::to_string(k) + " is token " + std::to_string(got_ids[i * top_k + k]) + ", not " + std::to_string(order[k]);
+        faults[i] = "output " + std::to_string(i) + " place " + std::to_string(k) + " is token " + std::to_string(got_ids[i * top_k + k]) + ", not " + std::to_string(order[k]);
       else if (!(std::fabs(got_probability[i * top_k + k] - p) <= 1e-4 * p + 1e-37))
-        wrong = "probability of output " + std::to_string(i) + " is " + std::to_string(got_probability[i * top_k + k]) + ", not " + std::to_string(p);
+        faults[i] = "probability of output " + std::to_string(i) + " is " + std::to_string(got_probability[i * top_k + k]) + ", not " + std::to_string(p);
     }
-  }
+  });
+  for (int32_t i = 0; i < h && wrong.empty(); ++i) wrong = faults[i];
   report.count("GreedyHead", wrong.empty(),
                describe(weight) + numbered("M", M) + numbered("h", h) + numbered("top_k", top_k) + (with_logits ? " logits: " : ": ") + wrong);
 }
