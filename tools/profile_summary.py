@@ -35,7 +35,7 @@ class Kernel(NamedTuple):
 
     def __str__(self) -> str:
         # Without namespaces, casts of template arguments, and parameters.
-        short = re.sub(r"(\(anonymous namespace\)|<unnamed>|\w+)::|\(\w+\)(?=[\w-])", "", self.name)
+        short = re.sub(r"(\(anonymous namespace\)|<?unnamed>|\w+)::|\(\w+\)(?=[\w-])", "", self.name)
         short = re.sub(r"^void |\([^()]*\)$", "", short)
         return f"{short} {self.grid}x{self.block}"
 
