@@ -102,7 +102,7 @@ template <Kind kKind, int kGroup>
 int32_t launch_head_shape(const HeadArgs &args, void *stream) {
   const auto with = [&](auto shape) {
     using S = decltype(shape);
-    return launch(head_kernel<S>, packed_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
+    return launch_as(packed_settings(), head_kernel<S>, packed_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
   };
   if (args.h == 1) return with(PackedShape<kKind, kGroup, 1, true, 4, 1>{});
   if (args.h <= 8) return with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});

@@ -31,26 +31,20 @@ int32_t shared_memory_of_half();
 // Whether the current device takes thread-block clusters of 8.
 bool clusters();
 
-// How a multiprocessor divides its memory, of which a kernel uses whatever it declares: it drains before it divides anew, so the
-// kernels of a step had better agree. Those of one row want L1, those of several shared memory.
-enum class Memory { kAny, kL1, kShared };
-
-inline Memory memory_for(int32_t M) { return M == 1 ? Memory::kL1 : Memory::kShared; }
-
 struct LaunchSettings {
   bool programmatic = programmatic_launch();
   unsigned cluster = 1;  // blocks next to each other in x that form a cluster, a divisor of grid.x; 1 where clusters() is false
   int32_t shared = 0;    // bytes of dynamic shared memory
-  Memory memory = Memory::kAny;
+  // L1 rather than shared memory beyond what the block takes. A multiprocessor drains before it divides its memory anew, so the
+  // kernels of a step had better agree.
+  bool most_l1 = true;
 };
 
 template <class... Parameters, class... Arguments>
 int32_t launch_as(const LaunchSettings &settings, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream,
                   Arguments &&...arguments) {
   cudaError_t status = cudaSuccess;
-  if (settings.memory != Memory::kAny)
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  settings.memory == Memory::kL1 ? cudaSharedmemCarveoutMaxL1 : cudaSharedmemCarveoutMaxShared);
+  if (settings.most_l1) status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1);
   if (status == cudaSuccess && settings.shared > 0) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, settings.shared);
   if (status != cudaSuccess) return static_cast<int32_t>(status);
   cudaLaunchAttribute attributes[2] = {};
@@ -77,12 +71,6 @@ int32_t launch_as(const LaunchSettings &settings, void (*kernel)(Parameters...),
 template <class... Parameters, class... Arguments>
 int32_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream, Arguments &&...arguments) {
   return launch_as({}, kernel, grid, block, stream, std::forward<Arguments>(arguments)...);
-}
-
-// In a step of M rows.
-template <class... Parameters, class... Arguments>
-int32_t launch_for(int32_t M, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream, Arguments &&...arguments) {
-  return launch_as({programmatic_launch(), 1, 0, memory_for(M)}, kernel, grid, block, stream, std::forward<Arguments>(arguments)...);
 }
 
 __device__ __forceinline__ void wait_for_previous() {

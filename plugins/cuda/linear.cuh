@@ -80,7 +80,7 @@ int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *strea
   const auto with = [&](auto shape) {
     using S = decltype(shape);
     const dim3 grid = packed_grid<S>(args.weight.rows, ceil_div(args.M, S::kColumns), plan.blocks);
-    return launch(linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
+    return launch_as(packed_settings(), linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
   };
   const bool narrow = plan.lane_rows == 2;
   if constexpr (kKind != Kind::kTernary) {

@@ -418,6 +418,9 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
   }
 }
 
+// Blocks share nothing but what they declare, which two or more of them have to find at once: the driver knows best.
+inline LaunchSettings packed_settings() { return {programmatic_launch(), 1, 0, false}; }
+
 // Grid of a shape: as many blocks as fit at once, or `most` a multiprocessor, or fewer; groups of columns share the device.
 template <class S>
 dim3 packed_grid(int32_t rows, int32_t column_groups, int32_t most = S::kBlocks) {

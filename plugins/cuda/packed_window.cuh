@@ -338,7 +338,7 @@ std::optional<int32_t> launch_window(const LinearArgs &args, int32_t wanted, voi
     using S = decltype(shape);
     const int32_t block_units = window_units<S>(args.weight, wanted), units = ceil_div(args.weight.rows, S::kRows);
     if (block_units < 1) return std::nullopt;
-    const LaunchSettings settings = {programmatic_launch(), 1, WindowLayout<S>(args.weight).bytes(block_units), Memory::kShared};
+    const LaunchSettings settings = {programmatic_launch(), 1, WindowLayout<S>(args.weight).bytes(block_units)};
     return launch_as(settings, linear_window_kernel<S>, dim3(static_cast<unsigned>(ceil_div(units, block_units))), dim3(S::kThreads), stream,
                      WindowArgs{args, units, block_units});
   };

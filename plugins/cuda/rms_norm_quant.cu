@@ -52,6 +52,6 @@ BITMTP_API int32_t bitmtp_cuda_rms_norm_quant(const bitmtp_rms_norm_quant_args *
   using namespace bitmtp::cuda;
   if (args->M < 1 || args->M > kMostSlots || args->K < 1 || args->K > kMostRowColumns) return cudaErrorInvalidValue;
   return with_spread<false>(args->K, args->M, [&](auto spread, dim3 grid, dim3 block, float one_over_n) {
-    return launch_for(args->M, rms_norm_quant_kernel<decltype(spread)>, grid, block, stream, *args, one_over_n);
+    return launch(rms_norm_quant_kernel<decltype(spread)>, grid, block, stream, *args, one_over_n);
   });
 }

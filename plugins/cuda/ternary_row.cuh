@@ -209,7 +209,7 @@ template <int kGroup>
 int32_t launch_ternary_row(const LinearArgs &args, void *stream) {
   const auto with = [&](auto shape) {
     using S = decltype(shape);
-    return launch_for(1, ternary_row_kernel<S>, dim3(static_cast<unsigned>(ceil_div(args.weight.rows, S::kRows))), dim3(S::kThreads), stream, args);
+    return launch(ternary_row_kernel<S>, dim3(static_cast<unsigned>(ceil_div(args.weight.rows, S::kRows))), dim3(S::kThreads), stream, args);
   };
   const int32_t loads = ceil_div(args.weight.steps, 4);
   if constexpr (kGroup == 0) {

@@ -81,5 +81,5 @@ BITMTP_API int32_t bitmtp_cuda_token_embedding(const bitmtp_token_embedding_args
   if (!valid_weight(args->weight) || args->M < 1 || args->M > kMostSlots || args->P < 0) return cudaErrorInvalidValue;
   if (args->P > 0 && args->mask_embeddings == nullptr) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(ceil_div(args->weight.width, 4 * kThreads)), static_cast<unsigned>(args->M));
-  return launch_as({false, 1, 0, memory_for(args->M)}, token_embedding_kernel, grid, dim3(kThreads), stream, *args);  // a step's first kernel: launch.cuh
+  return launch_as({false}, token_embedding_kernel, grid, dim3(kThreads), stream, *args);  // a step's first kernel: launch.cuh
 }
