@@ -37,22 +37,37 @@ gated_act_quant_kernel(const __grid_constant__ bitmtp_gated_act_quant_args args,
     gate[k] = load_four<S::kAligned>(gate_row, S::word(k), n);
     x[k] = load_four<S::kAligned>(gate_row + n, S::word(k), n);
   };
+  const auto activate = [&](int k) {
+    x[k] = make_float4(gated<kSilu>(gate[k].x, x[k].x), gated<kSilu>(gate[k].y, x[k].y), gated<kSilu>(gate[k].z, x[k].z),
+                       gated<kSilu>(gate[k].w, x[k].w));
+  };
+  Partial found[S::kItems] = {};
+  const auto weigh = [&](int k) {
+    found[k].squares = warp_sum(squares(x[k]));
+    x[k] = multiply(x[k], S::kWeight ? early[S::kWeight ? k : 0] : weight(k));
+  };
+  const auto put = [&](int k) {
+    found[k].most = __reduce_max_sync(kWholeWarp, largest(x[k]));
+    if (S::word(k) / 32 < stretches) exchange.put(S::word(k) / 32, found[k]);
+  };
   if constexpr (S::kAhead) {
 #pragma unroll
     for (int k = 0; k < S::kItems; ++k) load(k);
-  }
 #pragma unroll
-  for (int k = 0; k < S::kItems; ++k) {
-    if constexpr (!S::kAhead) load(k);
-    x[k] = make_float4(gated<kSilu>(gate[k].x, x[k].x), gated<kSilu>(gate[k].y, x[k].y), gated<kSilu>(gate[k].z, x[k].z),
-                       gated<kSilu>(gate[k].w, x[k].w));
-    Partial partial = {0.0f, 0};
+    for (int k = 0; k < S::kItems; ++k) activate(k);
     if (normed) {
-      partial.squares = warp_sum(squares(x[k]));
-      x[k] = multiply(x[k], S::kWeight ? early[S::kWeight ? k : 0] : weight(k));
+#pragma unroll
+      for (int k = 0; k < S::kItems; ++k) weigh(k);
     }
-    partial.most = __reduce_max_sync(kWholeWarp, largest(x[k]));
-    if (S::word(k) / 32 < stretches) exchange.put(S::word(k) / 32, partial);
+#pragma unroll
+    for (int k = 0; k < S::kItems; ++k) put(k);
+  } else {
+#pragma unroll
+    for (int k = 0; k < S::kItems; ++k) {
+      load(k), activate(k);
+      if (normed) weigh(k);
+      put(k);
+    }
   }
   exchange.wait();
   const Partial all = combine<S>(exchange);
@@ -72,6 +87,6 @@ BITMTP_API int32_t bitmtp_cuda_gated_act_quant(const bitmtp_gated_act_quant_args
   return with_spread<true>(args->F, args->M, [&](auto spread, dim3 grid, dim3 block, float one_over_n) {
     using S = decltype(spread);
     const auto kernel = args->activation == BITMTP_SILU ? gated_act_quant_kernel<S, true> : gated_act_quant_kernel<S, false>;
-    return launch_as({programmatic_launch(), S::kBlocks, 0, memory_for(args->M)}, kernel, grid, block, stream, *args, one_over_n);
+    return launch_as({programmatic_launch(), S::kBlocks}, kernel, grid, block, stream, *args, one_over_n);
   });
 }

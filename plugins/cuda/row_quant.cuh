@@ -61,7 +61,7 @@ __device__ __forceinline__ Partial combine(const Exchange<S::kBlocks, S::kStretc
   constexpr int kRounds = S::kStretches / 32;
   float even = 0.0f, odd = 0.0f;
   int32_t most = 0;
-#pragma unroll(kRounds <= 2 ? 2 : 1)
+#pragma unroll(kRounds <= 4 ? 4 : 1)
   for (int k = 0; k < kRounds; ++k) {
     const float4 two = slots[16 * k];
     even = even + two.x;
@@ -123,7 +123,12 @@ int32_t with_spread(int32_t n, int32_t M, const With &with) {
   };
   if (n % 4 != 0) return as(Spread<1, 512, 16, false>{});
   if constexpr (kCluster) {
-    if (words >= 256 && clusters()) return words <= 2048 ? as(Spread<8, 256, 1>{}) : as(Spread<8, 512, 2>{});
+    // Many rows keep all multiprocessors busy without.
+    if (words >= 256 && 8 * M <= 2 * multiprocessors() && clusters()) {
+      if (words <= 2048) return as(Spread<8, 256, 1>{});
+      if (words <= 4096) return as(Spread<8, 512, 1>{});
+      return as(Spread<8, 512, 2>{});
+    }
   }
   if (words <= 2048) return as(Spread<1, 1024, 2>{});
   if (words <= 4096) return as(Spread<1, 1024, 4>{});
