@@ -98,13 +98,17 @@ int32_t launch_head(const HeadArgs &args, int32_t group_size, void *stream);
 
 int32_t launch_half_head(const HeadArgs &args, void *stream);
 
+// One output: head_row.cuh.
+template <Kind kKind, int kGroup>
+int32_t launch_head_row(const HeadArgs &args, void *stream);
+
 template <Kind kKind, int kGroup>
 int32_t launch_head_shape(const HeadArgs &args, void *stream) {
+  if (args.h == 1) return launch_head_row<kKind, kGroup>(args, stream);
   const auto with = [&](auto shape) {
     using S = decltype(shape);
     return launch_as(packed_settings(), head_kernel<S>, packed_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
   };
-  if (args.h == 1) return with(PackedShape<kKind, kGroup, 1, true, 4, 1>{});
   if (args.h <= 8) return with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});
   return with(PackedShape<kKind, kGroup, 2, false, 4, 2>{});
 }

@@ -1,4 +1,4 @@
-#include "greedy_head.cuh"
+#include "head_row.cuh"
 
 namespace bitmtp {
 namespace cuda {

@@ -1,5 +1,5 @@
-// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual, or packed_window.cuh or ternary_row.cuh. The file of each weight kind instantiates
-// launch_linear.
+// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; packed_window.cuh for some ternary windows, linear_row.cuh for one
+// slot. The file of each weight kind instantiates launch_linear.
 #pragma once
 
 #include "packed_rows.cuh"
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) linear_kernel(const _
   packed_rows<S>(args.weight, sink);
 }
 
-// How a call is cut into blocks. It changes no bit of the result. One slot of a ternary weight is cut by ternary_row.cuh instead.
+// How a call is cut into blocks. It changes no bit of the result. One slot is cut by linear_row.cuh instead.
 struct LinearPlan {
   int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
   int32_t sets;       // 1, or 2 for windows of two tiles
@@ -75,17 +75,19 @@ int32_t launch_linear(const LinearArgs &args, const LinearPlan &plan, int32_t gr
 // Either launcher of the ABI; the sweep's bench also calls it with other plans.
 int32_t linear(const bitmtp_linear_args &args, const LinearPlan &plan, void *stream);
 
+// One slot: linear_row.cuh.
+template <Kind kKind, int kGroup>
+int32_t launch_linear_row(const LinearArgs &args, void *stream);
+
 template <Kind kKind, int kGroup>
 int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *stream) {
+  if (args.M == 1) return launch_linear_row<kKind, kGroup>(args, stream);
   const auto with = [&](auto shape) {
     using S = decltype(shape);
     const dim3 grid = packed_grid<S>(args.weight.rows, ceil_div(args.M, S::kColumns), plan.blocks);
     return launch_as(packed_settings(), linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
   };
   const bool narrow = plan.lane_rows == 2;
-  if constexpr (kKind != Kind::kTernary) {
-    if (args.M == 1) return narrow ? with(PackedShape<kKind, kGroup, 1, true, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, true, 4, 1>{});
-  }
   if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, false, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});
   if (args.M <= 16)
     return plan.sets == 2 ? with(PackedShape<kKind, kGroup, 2, false, 4, 2>{}) : with(PackedShape<kKind, kGroup, 2, false, 4, 1>{});

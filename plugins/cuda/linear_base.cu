@@ -1,4 +1,4 @@
-#include "linear.cuh"
+#include "linear_row.cuh"
 
 namespace bitmtp {
 namespace cuda {

@@ -81,7 +81,7 @@ void weight_cases(Report &report, Random &random, int32_t kind, int32_t N, int32
     run_case(report, name, weight, device, rows, first, M, residual, nullptr);
     for (int32_t lane_rows : {2, 4}) {
       for (int32_t sets : {1, 2}) {
-        if (kind == 0 && M == 1) continue;  // it has one kernel, whatever the plan
+        if (M == 1) continue;  // it has one kernel, whatever the plan
         if ((M > 8 && lane_rows == 2) || ((M <= 8 || M > 16) && sets == 2)) continue;
         const LinearPlan plan{lane_rows, sets, 1, 0};
         run_case(report, name, weight, device, rows, first, M, residual, &plan);
@@ -95,19 +95,21 @@ void weight_cases(Report &report, Random &random, int32_t kind, int32_t N, int32
   }
 }
 
-// The plans of ternary_row.cuh: rows that a block's tiles do not divide, columns that its loads do not, several turns; each with every
+// The shapes of linear_row.cuh: rows that a block's tiles do not divide, columns that its loads do not, several turns; each with every
 // kind of residual, and between wider windows on the same expected bits.
 void single_row_cases(Report &report, Random &random) {
   struct Shape {
     int32_t N, K;
   };
-  for (const Shape &s : {Shape{2117, 2500}, Shape{2117, 70}, Shape{21, 2625}, Shape{13, 5121}, Shape{11, 7001}, Shape{19, 20000}}) {
-    for (int32_t group_size : {0, 64, 128}) {
-      const TestWeight weight(random, BITMTP_TERNARY, false, s.N, s.K, group_size);
-      const DeviceWeight device(weight);
-      const Rows rows(random, weight, 8);
-      for (int32_t M : {1, 2, 7, 8})
-        for (int32_t residual : {0, 1, 2}) run_case(report, describe(weight), weight, device, rows, M == 1 ? 3 : 0, M, residual, nullptr);
+  for (int32_t kind : {0, 1, 2}) {
+    for (const Shape &s : {Shape{2117, 2500}, Shape{6501, 70}, Shape{21, 2625}, Shape{13, 5121}, Shape{11, 7001}, Shape{19, 20000}}) {
+      for (int32_t group_size : {0, 64, 128}) {
+        const TestWeight weight(random, kind == 0 ? BITMTP_TERNARY : BITMTP_DUAL, kind == 2, s.N, s.K, group_size);
+        const DeviceWeight device(weight);
+        const Rows rows(random, weight, 8);
+        for (int32_t M : {1, 2, 7, 8})
+          for (int32_t residual : {0, 1, 2}) run_case(report, describe(weight), weight, device, rows, M == 1 ? 3 : 0, M, residual, nullptr);
+      }
     }
   }
 }
