@@ -109,8 +109,8 @@ int32_t launch_head_shape(const HeadArgs &args, void *stream) {
     using S = decltype(shape);
     return launch_as(packed_settings(), head_kernel<S>, packed_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
   };
-  if (args.h <= 8) return with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});
-  return with(PackedShape<kKind, kGroup, 2, false, 4, 2>{});
+  if (args.h <= 8) return with(PackedShape<kKind, kGroup, 1, 4, 1>{});
+  return with(PackedShape<kKind, kGroup, 2, 4, 2>{});
 }
 
 }  // namespace cuda

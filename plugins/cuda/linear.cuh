@@ -88,11 +88,11 @@ int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *strea
     return launch_as(packed_settings(), linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
   };
   const bool narrow = plan.lane_rows == 2;
-  if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, false, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, false, 4, 1>{});
+  if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, 4, 1>{});
   if (args.M <= 16)
-    return plan.sets == 2 ? with(PackedShape<kKind, kGroup, 2, false, 4, 2>{}) : with(PackedShape<kKind, kGroup, 2, false, 4, 1>{});
-  if (args.M <= 24) return with(PackedShape<kKind, kGroup, 3, false, 4, 1>{});
-  return with(PackedShape<kKind, kGroup, 4, false, 4, 1>{});
+    return plan.sets == 2 ? with(PackedShape<kKind, kGroup, 2, 4, 2>{}) : with(PackedShape<kKind, kGroup, 2, 4, 1>{});
+  if (args.M <= 24) return with(PackedShape<kKind, kGroup, 3, 4, 1>{});
+  return with(PackedShape<kKind, kGroup, 4, 4, 1>{});
 }
 
 }  // namespace cuda

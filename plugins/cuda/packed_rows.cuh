@@ -1,12 +1,10 @@
 // The product of packed weight rows with int8 activation rows: the loop that TernaryLinear, DualPlaneLinear and GreedyHead share,
-// at every width. Rule 5 of docs/numerics.md in the order of fold.h. (TernaryLinear takes ternary_row.cuh for a single row: same bits.)
+// at every width from two rows on. Rule 5 of docs/numerics.md in the order of fold.h. (A single row goes to packed_row.cuh: same bits.)
 //
 // A block of 8 warps takes a block of 32 (or 16) weight rows; each warp is one lane of the fold and holds several 16-byte weight
 // loads in flight, the first of them issued before the previous kernel has ended. The product is int8 mma: weights are the A
-// operand, unpacked in registers, rows of activations the columns of B. A window of one row uses one column of eight: the tensor
-// cores are idle otherwise, and they add over K across lanes, which dp4a would leave to shuffles for every scale group. So one
-// loop serves all widths and a row's bits cannot depend on the width. Blocks loop over their share of the weight rows, and load the
-// next rows while they finish the last.
+// operand, unpacked in registers, rows of activations the columns of B. Blocks loop over their share of the weight rows, and load
+// the next rows while they finish the last.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -19,16 +17,15 @@
 namespace bitmtp {
 namespace cuda {
 
-// kGroup: columns of a scale group, 64 or 128, or 0 for one scale a row. kTiles: columns in eights. kSingle: one column only.
+// kGroup: columns of a scale group, 64 or 128, or 0 for one scale a row. kTiles: columns in eights.
 // kLaneRows: weight rows of a lane, 4 (16-byte loads) or 2. kSets: row blocks that a thread block takes side by side, which then
 // share activations in L1.
-template <Kind kKind_, int kGroup_, int kTiles_, bool kSingle_, int kLaneRows_, int kSets_>
+template <Kind kKind_, int kGroup_, int kTiles_, int kLaneRows_, int kSets_>
 struct PackedShape {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kGrouped = kGroup_ > 0;
   static constexpr int kShift = kGroup_ == 128 ? 1 : 0;  // fold.h
   static constexpr int kTiles = kTiles_;
-  static constexpr bool kSingle = kSingle_;
   static constexpr int kLaneRows = kLaneRows_;
   static constexpr int kSets = kSets_;
 
@@ -37,8 +34,8 @@ struct PackedShape {
   static constexpr int kLoads = 16 / Code::kWordColumns;  // of a plane, in a step
   static constexpr int kQuads = Code::kWordColumns / 4;   // activation words that meet one weight word
   static constexpr int kRows = 8 * kLaneRows;
-  static constexpr int kColumns = kSingle ? 1 : 8 * kTiles;
-  static constexpr int kSlabColumns = kSingle ? 1 : 8;
+  static constexpr int kColumns = 8 * kTiles;
+  static constexpr int kSlabColumns = 8;
   static constexpr int kPairs = kLaneRows / 2;
   static constexpr int kThreads = 32 * kFoldLanes * kSets;
   static constexpr int kBlocks = kTiles <= 2 && kSets == 1 ? 2 : 1;  // of a multiprocessor
@@ -46,7 +43,7 @@ struct PackedShape {
   static constexpr int kStepLoads = kLoads * kPlanes;
   static constexpr bool kTight = kTiles == 1 && kStepLoads == 1 && kGrouped && kLaneRows == 4;
   static constexpr int kDepth = kTiles == 2 ? (kStepLoads >= 2 ? 2 : 4) : kTight ? 6 : 8 / kStepLoads;
-  static constexpr int kAhead = kTiles > 1 ? 2 : kTight && !(kSingle && kShift == 1) ? 3 : kDepth;
+  static constexpr int kAhead = kTiles > 1 ? 2 : kTight ? 3 : kDepth;
   // Ternary: two planes of bits go to one accumulator and two to another that counts 4 times, which saves shifts; wide windows lack
   // the registers.
   static constexpr bool kSecond = kKind == Kind::kComposed || (kKind == Kind::kTernary && (kTiles == 1 || (kTiles == 2 && !kGrouped)));
@@ -294,7 +291,7 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
 
   const int32_t *row[S::kTiles];
 #pragma unroll
-  for (int t = 0; t < S::kTiles; ++t) row[t] = sink.row(S::kSingle ? 0 : 8 * t + g) + (split << shift) * 16 + q * S::kQuads;
+  for (int t = 0; t < S::kTiles; ++t) row[t] = sink.row(8 * t + g) + (split << shift) * 16 + q * S::kQuads;
   // The lane's step base + p.
   const auto load_activations = [&](ActivationStep<S> &x, int32_t base, int p) {
     const int32_t at = base * (8 * 16) + (p % 2 == 1 ? odd * 16 : 0);
@@ -352,7 +349,7 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
 #pragma unroll
               for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
-                for (int c = 0; c < (S::kSingle ? 1 : 2); ++c) {
+                for (int c = 0; c < 2; ++c) {
                   const float dot = __int_as_float(acc.dot(r / 2, t, 2 * (r % 2) + c)) - 12582912.0f;
                   folded[r][t][c] = fmaf(dot, scale, folded[r][t][c]);
                 }
@@ -377,7 +374,7 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
     for (int t = 0; t < S::kTiles; ++t) {
       auto &lanes = shared.lanes[parity][set];
 #pragma unroll
-      for (int c = 0; c < (S::kSingle ? 1 : 2); ++c) {
+      for (int c = 0; c < 2; ++c) {
         float out[S::kLaneRows];
 #pragma unroll
         for (int r = 0; r < S::kLaneRows; ++r) {
@@ -386,8 +383,7 @@ __device__ __forceinline__ void packed_rows(const PackedArgs &a, Sink &sink) {
           else
             out[r] = __int_as_float(acc.dot(r / 2, t, 2 * (r % 2) + c));
         }
-        if (S::kSingle && q != 0) continue;
-        float *to = &lanes[split][S::kSingle ? 0 : 2 * q + c][g * S::kLaneRows];
+        float *to = &lanes[split][2 * q + c][g * S::kLaneRows];
         if constexpr (S::kLaneRows == 4)
           *reinterpret_cast<float4 *>(to) = make_float4(out[0], out[1], out[2], out[3]);
         else
