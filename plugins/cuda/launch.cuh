@@ -31,20 +31,22 @@ int32_t shared_memory_of_half();
 // Whether the current device takes thread-block clusters of 8.
 bool clusters();
 
+constexpr int kUsualCarveout = 14;  // percent
+
 struct LaunchSettings {
   bool programmatic = programmatic_launch();
   unsigned cluster = 1;  // blocks next to each other in x that form a cluster, a divisor of grid.x; 1 where clusters() is false
   int32_t shared = 0;    // bytes of dynamic shared memory
-  // L1 rather than shared memory beyond what the block takes. A multiprocessor drains before it divides its memory anew, so the
-  // kernels of a step had better agree.
-  bool most_l1 = true;
+  // One division of a multiprocessor's memory for all kernels, which drains before it divides anew: an eighth of it is shared memory,
+  // or as much as the block takes. Less would keep blocks apart, more would take L1 from activations.
+  bool usual_carveout = true;
 };
 
 template <class... Parameters, class... Arguments>
 int32_t launch_as(const LaunchSettings &settings, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream,
                   Arguments &&...arguments) {
   cudaError_t status = cudaSuccess;
-  if (settings.most_l1) status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1);
+  if (settings.usual_carveout) status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kUsualCarveout);
   if (status == cudaSuccess && settings.shared > 0) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, settings.shared);
   if (status != cudaSuccess) return static_cast<int32_t>(status);
   cudaLaunchAttribute attributes[2] = {};
