@@ -1,11 +1,17 @@
-// First half of NestedKVAttention: thread blocks of a KV head, a unit of positions and up to four tiles of query vectors.
+// First kernel of NestedKVAttention: a thread block for each KV head, unit of positions and group of query vectors. A warp pair for each
+// slice: scores of all its steps, one maximum for the unit, weights, values. Blocks of an octet are a cluster where there are clusters.
 #pragma once
 
 #include <cstdint>
 
 #include "attention_block.cuh"
+#include "attention_feed.cuh"
+#include "attention_fold.cuh"
 #include "attention_layout.cuh"
 #include "attention_math.cuh"
+#include "attention_prepare.cuh"
+#include "attention_sight.cuh"
+#include "attention_tree.cuh"
 #include "bitmtp/abi.h"
 #include "kv_rows.cuh"
 #include "launch.cuh"
@@ -14,349 +20,358 @@ namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-// A slice of the window's rows, and how its tiles are shared out.
-struct AttentionCall {
-  bitmtp_nested_kv_attention_args args;
-  AttentionLayout layout;
-  int32_t first_row, rows;
-  int32_t first_tile, tiles;
-  int32_t groups, block_tiles;  // thread blocks of a unit and KV head, and the tiles of each
-
-  template <class T>
-  BITMTP_BOTH T *in_workspace(int64_t offset) const {
-    return reinterpret_cast<T *>(static_cast<uint8_t *>(args.workspace) + offset);
-  }
-};
-
-BITMTP_BOTH int32_t within(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
-
-// Shared memory of attend_kernel, in bytes from its start.
-template <int D, bool kNested>
-struct AttendMemory {
-  // A stripe has room for two blocks without refinement or one with it; two of fp16 would leave an SM too few thread blocks.
-  static constexpr int kStripe = (kNested || D == 64 ? 2 : 1) * Stage<D, kNested>::kCoarse;
-  static constexpr int kFragments = D / 16 * 32 * 16;         // of a tile
-  static constexpr int kOwn = kNested ? 4 * Stage<D, true>::kRow + 16 : 2 * Stage<D, false>::kRow;
-  static constexpr int kPadded = D + 8;  // floats: stripes' results, so that eight rows of them meet no bank twice
-
-  int32_t factors, own, stages, bytes;
-
-  BITMTP_BOTH explicit AttendMemory(int32_t tiles) {
-    factors = tiles * kFragments;
-    own = factors + tiles * kTile * 4;
-    stages = (own + kOwn + 127) / 128 * 128;
-    const int32_t staging = kStripes * kStripe;
-    const int32_t merging = tiles * kStripes * kTile * (kPadded + 2) * 4;
-    bytes = stages + (staging > merging ? staging : merging);
-  }
-};
-
-// ---- what a row sees --------------------------------------------------------------------------------------------------
-
-struct Sight {
-  int32_t count;  // visible slots
-  bool prefix;    // they are slots 0 .. count-1
-};
-
-__device__ __forceinline__ uint32_t mask_word(const bitmtp_nested_kv_attention_args &a, int32_t row, int32_t word) {
-  const uint32_t bits = static_cast<uint32_t>(a.mask[int64_t{row} * ((a.M + 31) / 32) + word]);
-  const int32_t rest = a.M - 32 * word;
-  return rest >= 32 ? bits : bits & ((1u << rest) - 1u);
-}
-
-__device__ __forceinline__ Sight sight_of(const bitmtp_nested_kv_attention_args &a, int32_t row) {
-  int32_t count = 0, last = -1;
-  for (int32_t w = 0; w < (a.M + 31) / 32; ++w) {
-    const uint32_t bits = mask_word(a, row, w);
-    count += __popc(bits);
-    if (bits != 0) last = 32 * w + 31 - __clz(bits);
-  }
-  return {count, count == last + 1};
-}
-
-// The t-th visible slot of a row.
-__device__ __forceinline__ int32_t visible_slot(const bitmtp_nested_kv_attention_args &a, int32_t row, int32_t t) {
-  for (int32_t w = 0; w < (a.M + 31) / 32; ++w) {
-    uint32_t bits = mask_word(a, row, w);
-    const int32_t n = __popc(bits);
-    if (t < n) {
-      for (; t > 0; --t) bits &= bits - 1;
-      return 32 * w + __ffs(static_cast<int32_t>(bits)) - 1;
-    }
-    t -= n;
-  }
-  return kNowhere;
-}
-
-__device__ __forceinline__ int32_t history_of(const bitmtp_nested_kv_attention_args &a) {
-  return within(a.history_length[0], 0, a.capacity);
-}
-
-// ---- the unit's keys and values ---------------------------------------------------------------------------------------
-
-// Brings one stripe of a unit near, block by block. All threads of the stripe call it together.
-template <int D, bool kNested>
-struct Feeder {
-  using S = Stage<D, kNested>;
-  static constexpr int kPieces = S::kRow / 16;
-
-  const bitmtp_nested_kv_attention_args &a;
-  const WindowRows &window;
-  uint32_t memory;     // shared address of this stripe's
-  int32_t stages;      // blocks that it holds
-  int32_t kv, first;   // first position of block 0
-  int32_t history, kv4;
-  int32_t thread, threads;
-
-  __device__ __forceinline__ int32_t position(int32_t block) const { return first + block * kChunk; }
-  __device__ __forceinline__ uint32_t stage(int32_t block) const {
-    return memory + (stages == 2 ? block % 2 * S::kCoarse : 0);
-  }
-  __device__ __forceinline__ bool fine(int32_t block) const { return position(block) + kKeys > kv4; }
-  __device__ __forceinline__ bool windowed(int32_t block) const { return position(block) + kKeys > history; }
-
-  // Starts copies of the block's history. Nothing of it is written in a step, so this may run before the wait.
-  __device__ __forceinline__ void fetch(int32_t block) const {
-    const int32_t p = position(block), keys = within(history - p, 0, kKeys);
-    const uint32_t to = stage(block);
-    const int64_t heads = 2 * a.Hkv;
-    const int32_t piece = thread % kPieces, step = threads / kPieces;  // threads is a multiple of 32
-    const int64_t stride = heads * S::kRow, value = int64_t{a.Hkv} * S::kRow;
-    const int64_t first_byte = (p + thread / kPieces) * stride + kv * S::kRow + 16 * piece;
-    const uint8_t *from = static_cast<const uint8_t *>(a.history) + first_byte;
-    const uint8_t *fine_from = reinterpret_cast<const uint8_t *>(a.history_refinement) + first_byte;
-    const bool both = kNested && fine(block);
-    for (int32_t key = thread / kPieces; key < keys; key += step, from += step * stride) {
-      const uint32_t at = to + staged<S::kRow>(key, piece);
-      copy_async16(at + S::plane(kKey), from);
-      copy_async16(at + S::plane(kValue), from + value);
-      if (!both) continue;
-      if (p + key >= kv4) {
-        copy_async16(at + S::plane(kKeyRefinement), fine_from);
-        copy_async16(at + S::plane(kValueRefinement), fine_from + value);
-      } else {
-        const uint4 none = {0x88888888u, 0x88888888u, 0x88888888u, 0x88888888u};
-        store_shared16(at + S::plane(kKeyRefinement), none);
-        store_shared16(at + S::plane(kValueRefinement), none);
-      }
-      fine_from += step * stride;
-    }
-    if (kNested && thread < keys) {
-      const int64_t scale = (p + thread) * heads + kv;
-      copy_async4(to + S::kScales + 4 * thread, a.history_scale + (scale & ~int64_t{1}));
-      copy_async4(to + S::kScales + 4 * (kKeys + thread), a.history_scale + ((scale + a.Hkv) & ~int64_t{1}));
-    }
-  }
-
-  // Writes the block's window rows, the t-th slot at position history + t as in a causal window, and zeros past the window.
-  __device__ __forceinline__ void fill(int32_t block) const {
-    const int32_t p = position(block), past = within(history - p, 0, kKeys);
-    const uint32_t to = stage(block);
-    const auto read = [&](const uint8_t *rows, int64_t offset, bool inside) {
-      return inside ? *reinterpret_cast<const uint4 *>(rows + offset) : uint4{0, 0, 0, 0};
-    };
-    for (int32_t u = past * kPieces + thread; u < kKeys * kPieces; u += threads) {
-      const int32_t key = u / kPieces, piece = u % kPieces, slot = p + key - history;
-      const int64_t from = slot * window.stride + 16 * piece;
-      const uint32_t at = to + staged<S::kRow>(key, piece);
-      const bool inside = slot < a.M;
-      store_shared16(at + S::plane(kKey), read(window.rows, from, inside));
-      store_shared16(at + S::plane(kValue), read(window.rows, from + window.value, inside));
-      if (!kNested) continue;
-      store_shared16(at + S::plane(kKeyRefinement), read(window.refinement, from, inside));
-      store_shared16(at + S::plane(kValueRefinement), read(window.refinement, from + window.value, inside));
-    }
-    if (kNested && thread >= past && thread < kKeys) {
-      const int32_t slot = p + thread - history;
-      const uint16_t *scale = window.scale + int64_t{slot} * window.scale_stride;
-      const bool inside = slot < a.M;  // both halves of the pair, whichever is this head's
-      store_shared4(to + S::kScales + 4 * thread, inside ? scale[0] * 0x10001u : 0u);
-      store_shared4(to + S::kScales + 4 * (kKeys + thread), inside ? scale[window.value_scale] * 0x10001u : 0u);
-    }
-  }
-};
-
-// ---- the kernel -------------------------------------------------------------------------------------------------------
-
-template <int D, bool kNested>
-__global__ void __launch_bounds__(kMostTiles * kStripes * 32)
-    attend_kernel(const __grid_constant__ AttentionCall call) {
-  using S = Stage<D, kNested>;
-  using Memory = AttendMemory<D, kNested>;
+template <int D, bool kNested, int kTiles>
+__global__ void __launch_bounds__(kThreads, kNested && kTiles == 1 ? 3 : 2) attend_kernel(const __grid_constant__ AttentionCall call) {
+  using S = Stored<D, kNested>;
+  using Memory = AttendMemory<D, kNested, kTiles>;
   extern __shared__ __align__(128) uint8_t shared[];
   const bitmtp_nested_kv_attention_args &a = call.args;
   const AttentionLayout &l = call.layout;
-  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, stripe = warp % kStripes, block_tile = warp / kStripes;
-  const int32_t kv = blockIdx.x % a.Hkv, group = blockIdx.x / a.Hkv % call.groups;
+  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, slice = warp / 2, half = warp % 2, thread = lane % 4;
+  const int32_t rank = blockIdx.x % kOctet, kv = blockIdx.x / kOctet % a.Hkv, group = blockIdx.x / (kOctet * a.Hkv) % call.groups;
   release_next();
 
-  // The highest units, which are the widest, come first; blocks past the last unit in use have nothing to do. The grid as a whole
-  // still ends after its predecessor, since unit 0 is always in use.
+  // The highest octets, which are the widest, come first; clusters past the last octet in use have nothing to do. The grid as a whole
+  // still ends after its predecessor, since octet 0 is always in use.
   const int32_t history = history_of(a), end = history + a.M;
-  const int32_t unit = units_of(end) - 1 - static_cast<int32_t>(blockIdx.x / (a.Hkv * call.groups));
-  if (unit < 0) return;
-  const int32_t start = unit_start(unit), chunks = unit_chunks(unit);
-
-  const Memory memory(call.block_tiles);
-  float *factors = reinterpret_cast<float *>(shared + memory.factors);
-  uint8_t *own = shared + memory.own;  // the only window row's stored form, where M is 1
-  WindowRows window;
-  if (a.M == 1) {
-    window = {own, own + 2 * S::kRow, reinterpret_cast<const uint16_t *>(own + 4 * S::kRow), 0, S::kRow, 0, 1};
-  } else {
-    const int64_t head = int64_t{kv} * S::kRow;
-    window = {static_cast<const uint8_t *>(a.new_rows) + head, reinterpret_cast<const uint8_t *>(a.new_refinement) + head,
-              a.new_scale + kv, int64_t{2} * a.Hkv * S::kRow, int64_t{a.Hkv} * S::kRow, 2 * a.Hkv, a.Hkv};
+  const int32_t octet = octets_of(end) - 1 - static_cast<int32_t>(blockIdx.x / (kOctet * a.Hkv * call.groups));
+  if (octet < 0) return;
+  const int32_t unit = octet * kOctet + rank, start = unit_start(unit), unit_end = start + unit_steps(unit) * kRound;
+  const bool in_use = start < end;
+  const int32_t first = group * Memory::kVectors, vectors = within(call.rows * l.ratio - first, 0, Memory::kVectors);
+#if __CUDA_ARCH__ >= 900
+  if (!in_use && call.clusters) {
+    cluster_arrive();
+    cluster_wait();
+    wait_for_previous();
+    cluster_arrive();
+    cluster_wait();
+    merge_inbox<D, kTiles>(call, shared, Memory::kInboxTops, kv, octet, rank, first, vectors, end);
+    return;
   }
-  const int32_t threads = call.block_tiles * 32;  // of a stripe
+#endif
+  if (!in_use) return;
+
+  const bool windowed = unit_end > history, narrow = a.M <= kOwnRows;
+  // History is on its way before anything else.
   const int32_t kv4 = kNested && a.kv4_length ? within(a.kv4_length[0], 0, history) : 0;
-  const int32_t stages = kNested ? (start + chunks * kChunk > kv4 ? 1 : 2) : Memory::kStripe / S::kCoarse;
+  const bool coarse = kNested && unit_end <= kv4;
+  const int32_t slice_start = start + slice * kStep;
+  const int32_t steps = within((end - slice_start + 2 * kRound - 1) / (2 * kRound) * 2, 0, unit_steps(unit));
+  const int32_t slot_bytes = (kNested && !coarse ? 2 : 1) * S::kPlane, slots = S::kRing / slot_bytes;
+  const uint32_t base = shared_address(shared);
   const Feeder<D, kNested> feeder{a,
-                                  window,
-                                  shared_address(shared) + memory.stages + stripe * Memory::kStripe,
-                                  stages,
-                                  kv,
-                                  start + stripe * kKeys,
+                                  shared + Memory::kOwn,
+                                  base + Memory::kRings + warp * S::kRing,
+                                  base + Memory::kKeyScales + warp * (kMostSteps * 16 * 4),
+                                  slice_start,
                                   history,
                                   kv4,
-                                  block_tile * 32 + lane,
-                                  threads};
-  const int32_t blocks = within((end - feeder.first + kChunk - 1) / kChunk, 0, chunks);
-  const int32_t turns = within((end - start + kChunk - 1) / kChunk, 0, chunks);  // blocks of the stripe that has most
-  // The threads of a stripe share its stages: one warp where the block has one tile, else all of them turn together.
-  const auto meet = [&] {
-    if (call.block_tiles == 1)
-      __syncwarp();
-    else
-      __syncthreads();
-  };
-  for (int32_t b = 0; b < stages; ++b) {
-    if (b < blocks) feeder.fetch(b);
-    commit_copies();
+                                  kv,
+                                  half,
+                                  lane,
+                                  steps,
+                                  slots,
+                                  slot_bytes};
+#pragma unroll 1
+  for (int32_t n = 0; n < slots; ++n) {
+    if (n < 2 * steps) feeder.fetch(n);
+    if (n % 2 == 1) commit_copies();
   }
+  const Preparation<D, kNested, kTiles> preparation(call, shared, kv, first, vectors, windowed && narrow ? 2 * a.M : 0,
+                                                    group == 0 && history >= start && call.first_row == 0, lane);
+  auto head = preparation.head_of(warp);
+  HeadInputs<D> inputs = preparation.inputs(head);
+  if (kNested) feeder.template load_scales<false>();
 
-  const int32_t slice_tile = group * call.block_tiles + block_tile, tile = call.first_tile + slice_tile;
-  const int32_t query = tile * kTile + lane / 4, row = query / l.ratio;  // this thread's
-  const bool real = row < call.first_row + call.rows;
-  const Sight sight = real ? sight_of(a, row) : Sight{0, true};
-  const int32_t limit = real ? history + sight.count : 0;  // the row sees the positions below
-  const Rotation rotation = a.M == 1 ? rotation_of<D>(a, 0, lane) : Rotation{};
+  // A row sees the positions below its limit. Rows of a tree have the steps from `first_windowed` on to themselves.
+  const int32_t first_windowed = history - kStep < slice_start ? 0 : (history - kStep - slice_start) / kRound + 1;
+  const auto row_of = [&](int32_t t) { return call.first_row + (first + kTile * t + lane / 4) / l.ratio; };
+  const auto limit_of = [&](int32_t t) { return history + sight_of(a, row_of(t)).count; };
+  int32_t common_limit[kTiles];  // of this thread's query vectors
+  bool tree[kTiles], any_tree = false;
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+    const bool real = kTile * t + lane / 4 < vectors;
+    const Sight sight = real ? sight_of(a, row_of(t)) : Sight{0, true};
+    tree[t] = !sight.prefix && first_windowed < steps;
+    common_limit[t] = !real ? 0 : tree[t] ? min(history + sight.count, feeder.position(first_windowed)) : history + sight.count;
+    any_tree = any_tree || tree[t];
+  }
+  any_tree = __any_sync(kAllLanes, any_tree);
   wait_for_previous();
-
-  if (blockIdx.x == 0) {
-    for (int32_t i = threadIdx.x; i < call.rows; i += blockDim.x) call.in_workspace<int32_t>(l.tickets)[i] = 0;
-  }
-  uint4 *fragments = reinterpret_cast<uint4 *>(shared);
-  const int32_t tiles_here = within(call.tiles - group * call.block_tiles, 0, call.block_tiles);
-  if (a.M == 1) {
-    const int32_t first = group * call.block_tiles * kTile, count = within(l.ratio - first, 0, call.block_tiles * kTile);
-    for (int32_t q = warp; q < count; q += call.block_tiles * kStripes) {
-      const float4 x = prepared_head<D>(a, 0, kv * l.ratio + first + q, lane, rotation);
-      const float factor = write_query<D, kNested>(x, a.softmax_scale, q % kTile, lane, fragments + q / kTile * (D / 16 * 32));
-      if (lane == 0) factors[q] = factor;
-    }
-    if (warp / 2 == 1 && history >= start && history < start + chunks * kChunk) {
-      const int32_t value = warp % 2, head = kv + value * a.Hkv;
-      const StoredPiece piece = stored_piece<kNested>(prepared_head<D>(a, 0, a.H + head, lane, rotation), lane);
-      write_piece<D, kNested>(piece, lane, own + value * S::kRow, reinterpret_cast<uint32_t *>(own + (2 + value) * S::kRow),
-                              reinterpret_cast<uint16_t *>(own + 4 * S::kRow) + value);
-      if (group == 0) {
-        write_piece<D, kNested>(piece, lane, static_cast<uint8_t *>(a.new_rows) + int64_t{head} * S::kRow,
-                                reinterpret_cast<uint32_t *>(a.new_refinement) + head * (D / 8), a.new_scale + head);
-      }
-    }
-  } else {
-    const int64_t first = int64_t{kv} * l.tiles + call.first_tile + group * call.block_tiles;
-    const uint4 *queries = call.in_workspace<const uint4>(l.queries) + first * (D / 16 * 32);
-    for (int32_t i = threadIdx.x; i < tiles_here * (D / 16 * 32); i += blockDim.x) fragments[i] = queries[i];
-    const float *prepared = call.in_workspace<const float>(l.factors) + first * kTile;
-    for (int32_t i = threadIdx.x; i < tiles_here * kTile; i += blockDim.x) factors[i] = prepared[i];
+#pragma unroll 1
+  for (int32_t task = warp; task < preparation.tasks();) {
+    preparation.run(head, inputs);
+    task += kWarps;
+    if (task >= preparation.tasks()) break;
+    head = preparation.head_of(task);
+    inputs = preparation.inputs(head);
   }
   __syncthreads();
-  for (int32_t b = 0; b < stages && b < blocks; ++b) {
-    if (feeder.windowed(b)) feeder.fill(b);
+  if (windowed) {
+#pragma unroll 1
+    for (int32_t n = 0; n < slots && n < 2 * steps; ++n) feeder.fill(n);
+    if (kNested) feeder.template load_scales<true>();
   }
-
-  const uint32_t my_fragments = shared_address(fragments) + block_tile * Memory::kFragments;
-  const float factor = factors[block_tile * kTile + lane / 4];
-  Partial<D> state;
-  state.clear();
-  for (int32_t b = 0; b < turns; ++b) {
-    if (stages == 2) {
-      wait_copies<1>();
+  // Waits for a pair of slots, and later has the ring's next pair brought where they were.
+  const auto await_slots = [&] {
+    if (slots == 8) {
+      wait_copies<3>();
     } else {
-      wait_copies<0>();
+      wait_copies<1>();
     }
-    meet();
-    const int32_t p = feeder.position(b);
-    const bool windowed = feeder.windowed(b);
-    const BlockReader<D, kNested, false> reader{feeder.stage(b), kv % 2 * 16, (kv + a.Hkv) % 2 * 16, window};
-    const int32_t seen = windowed && !sight.prefix ? 0 : within(limit - p, 0, kKeys);
-    if (__any_sync(kAllLanes, seen > 0)) {
-      if (kNested && feeder.fine(b)) {
-        attend_block<D, kNested, true, false>(reader, my_fragments, factor, seen, lane, state);
-      } else {
-        attend_block<D, kNested, false, false>(reader, my_fragments, factor, seen, lane, state);
-      }
-    }
-    // Rows of a tree each have their own order of slots: one pass for each.
-    uint32_t todo = windowed ? __ballot_sync(kAllLanes, !sight.prefix && limit > p) : 0;
-    while (todo != 0) {
-      const int32_t leader = __ffs(static_cast<int32_t>(todo)) - 1;
-      const int32_t its_row = __shfl_sync(kAllLanes, row, leader), its_limit = __shfl_sync(kAllLanes, limit, leader);
-      const int32_t mine = p + lane;
-      const int32_t source = mine < history    ? kStaged
-                             : mine < its_limit ? visible_slot(a, its_row, mine - history)
-                                                : kNowhere;
-      const BlockReader<D, kNested, true> gather{reader.stage, reader.key_shift, reader.value_shift, window, source};
-      const int32_t its_seen = row == its_row ? within(limit - p, 0, kKeys) : 0;
-      attend_block<D, kNested, kNested, true>(gather, my_fragments, factor, its_seen, lane, state);
-      todo &= ~__ballot_sync(kAllLanes, row == its_row);
-    }
-    const int32_t next = b + stages;
-    if (next < turns) {
-      meet();
-      if (next < blocks) {
+    __syncwarp();
+  };
+  const auto refill = [&](int32_t n) {
+    __syncwarp();
+    if (n + slots < 2 * steps) {
+#pragma unroll 1
+      for (int32_t next = n + slots; next < n + slots + 2; ++next) {
         feeder.fetch(next);
-        if (feeder.windowed(next)) feeder.fill(next);
+        if (windowed) feeder.fill(next);
       }
     }
     commit_copies();
+  };
+  // Scales of codes of this thread's two keys of a step, then of their values.
+  const auto scales_of = [&](int32_t step) {
+    return kNested ? load_shared16(feeder.scales + 64 * step + 16 * thread) : uint4{0, 0, 0, 0};
+  };
+
+  // ---- scores ----
+  QueryScale query_scale[kTiles];
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+    query_scale[t] = reinterpret_cast<const QueryScale *>(shared + Memory::kScales)[kTile * t + lane / 4];
+  }
+  const uint32_t exchanged = base + Memory::kExchange + warp * (kTiles * kMostSteps * 256) + 8 * lane;
+  const auto exchange = [&](int32_t t, int32_t step) { return exchanged + (t * kMostSteps + step) * 256; };
+  float top[kTiles], top_scale[kTiles];
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) top[t] = minus_infinity(), top_scale[t] = 0.0f;
+  // Scores of this thread's two keys of a step, -inf of those it does not see.
+  const auto score = [&](int32_t t, bool fine, const Dots &d, bool first_seen, bool second_seen, uint4 scales) {
+    const float odd = kNested && !fine ? 0.0625f : 1.0f, zero = mul(query_scale[t].sum, fine ? -136.0f : -8.0f);
+    const bool seen[2] = {first_seen, second_seen};
+    const uint32_t key_scale[2] = {scales.x, scales.y}, value_scale[2] = {scales.z, scales.w};
+    float s[2];
+#pragma unroll
+    for (int32_t k = 0; k < 2; ++k) {
+      float dot = add(fma_(d.odd[k], odd, d.even[k]), fma_(d.odd[k + 2], odd, d.even[k + 2]));
+      if (kNested) dot = mul(fma_(dot, kSubnormal, zero), __uint_as_float(key_scale[k]));
+      s[k] = seen[k] ? mul(dot, query_scale[t].factor) : minus_infinity();
+      top[t] = fmaxf(top[t], s[k]);
+      if (kNested) top_scale[t] = fmaxf(top_scale[t], seen[k] ? __uint_as_float(value_scale[k]) : 0.0f);
+    }
+    return uint2{__float_as_uint(s[0]), __float_as_uint(s[1])};
+  };
+  const int32_t first_key = slice_start + kKeys * half + key_of(2 * thread);
+  const int32_t second_key = slice_start + kKeys * half + key_of(2 * thread + 1);
+#pragma unroll 1
+  for (int32_t n = 0; n < steps; n += 2) {
+    await_slots();
+    const bool fine = feeder.fine(n);
+    constexpr int kTogether = !kNested && kTiles == 2 ? 1 : 2;  // steps at a time, as registers allow
+#pragma unroll 1
+    for (int32_t at = n; at < n + 2; at += kTogether) {
+      SlotReader<D, kNested> readers[kTogether];
+#pragma unroll
+      for (int32_t s = 0; s < kTogether; ++s) readers[s].slot = feeder.slot(at + s);
+      Dots dots[kTogether][kTiles];
+      if (fine) {
+        dot_keys<D, kNested, kNested, kTiles, kTogether>(readers, half, base, lane, dots);
+      } else {
+        dot_keys<D, kNested, false, kTiles, kTogether>(readers, half, base, lane, dots);
+      }
+#pragma unroll
+      for (int32_t s = 0; s < kTogether; ++s) {
+        const uint4 scales = scales_of(at + s);
+#pragma unroll
+        for (int32_t t = 0; t < kTiles; ++t) {
+          const int32_t ahead = common_limit[t] - (at + s) * kRound;
+          store_shared8(exchange(t, at + s), score(t, fine, dots[s][t], first_key < ahead, second_key < ahead, scales));
+        }
+      }
+    }
+    refill(n);
+  }
+  // Calls f(t, step, reader, whether it reads for this thread's row) for each row of a tree and each step that is left to them.
+  const auto each_of_trees = [&](const auto &f) {
+    if (!any_tree) return;
+    int32_t row[kTiles], limit[kTiles];
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) row[t] = tree[t] ? row_of(t) : -1, limit[t] = tree[t] ? limit_of(t) : 0;
+#pragma unroll 1
+    for (int32_t n = first_windowed; n < steps; ++n) {
+#pragma unroll
+      for (int32_t t = 0; t < kTiles; ++t) {
+        uint32_t todo = __ballot_sync(kAllLanes, tree[t]);
+#pragma unroll 1
+        while (todo != 0) {
+          const int32_t leader = __ffs(static_cast<int32_t>(todo)) - 1;
+          const int32_t its_row = __shfl_sync(kAllLanes, row[t], leader), its_limit = __shfl_sync(kAllLanes, limit[t], leader);
+          f(t, n, TreeReader<D, kNested>(feeder, n, its_row, its_limit), row[t] == its_row, its_limit);
+          todo &= ~__ballot_sync(kAllLanes, row[t] == its_row);
+        }
+      }
+    }
+  };
+  each_of_trees([&](int32_t t, int32_t n, const TreeReader<D, kNested> &reader, bool own, int32_t limit) {
+    Dots its[1][1];
+    const TreeReader<D, kNested> readers[1] = {reader};
+    dot_keys<D, kNested, kNested, 1, 1>(readers, half, base + t * (D / 16) * 512, lane, its);
+    const uint4 scales = reader.scales(half, thread, n);
+    const int32_t ahead = limit - n * kRound;
+    const uint2 s = score(t, kNested, its[0][0], own && first_key < ahead, own && second_key < ahead, scales);
+    if (own) store_shared8(exchange(t, n), s);
+  });
+
+  // ---- the unit's maximum ----
+  float2 *tops = reinterpret_cast<float2 *>(shared + Memory::kTops);
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+    top[t] = lanes_max<4>(top[t]);
+    if (kNested) top_scale[t] = lanes_max<4>(top_scale[t]);
+    if (thread == 0) tops[warp * Memory::kVectors + kTile * t + lane / 4] = {top[t], top_scale[t]};
+  }
+  __syncthreads();
+#if __CUDA_ARCH__ >= 900
+  if (call.clusters) cluster_arrive();  // from here on others may write where the fragments were
+#endif
+  float reference[kTiles];
+  Shift shift[kTiles];
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int32_t w = 0; w < kWarps; ++w) {
+      const float2 other = tops[w * Memory::kVectors + kTile * t + lane / 4];
+      top[t] = fmaxf(top[t], other.x), top_scale[t] = fmaxf(top_scale[t], other.y);
+    }
+    reference[t] = reference_of(top[t]);
+    shift[t] = kNested ? shift_of(top_scale[t]) : Shift{0x1p13f, 0x1p-13f};  // a weight is at most its value's scale
   }
 
-  // The stripes fold in order, where the stages were.
-  float *merged = reinterpret_cast<float *>(shared + memory.stages);
-  float2 *tops = reinterpret_cast<float2 *>(merged + call.block_tiles * kStripes * kTile * Memory::kPadded);
-  __syncthreads();
-  const int32_t place = (block_tile * kStripes + stripe) * kTile + lane / 4;
+  // ---- weights ----
+  float total[kTiles] = {};
+  const auto weigh = [&](int32_t t, int32_t step, uint4 scales) {
+    const uint2 stored = load_shared8(exchange(t, step));
+    const float s[2] = {__uint_as_float(stored.x), __uint_as_float(stored.y)};
+    const float value_scale[2] = {__uint_as_float(scales.z), __uint_as_float(scales.w)};
+    float weight[2], e[2];
 #pragma unroll
-  for (int32_t i = 0; i < D / 8; ++i) {
-    *reinterpret_cast<float2 *>(merged + place * Memory::kPadded + 8 * i + 2 * (lane % 4)) = {state.acc[i][0], state.acc[i][1]};
-  }
-  if (lane % 4 == 0) tops[place] = {state.m, state.l};
-  __syncthreads();
-  constexpr int kQuarters = D / 4;
-  for (int32_t i = stripe * 32 + lane; i < kTile * kQuarters; i += kStripes * 32) {
-    const int32_t q = i / kQuarters, column = 4 * (i % kQuarters), its_query = tile * kTile + q, its_row = its_query / l.ratio;
-    if (its_row >= call.first_row + call.rows) continue;
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-    float m = minus_infinity(), total = 0.0f;
-#pragma unroll
-    for (int32_t s = 0; s < kStripes; ++s) m = fmaxf(m, tops[(block_tile * kStripes + s) * kTile + q].x);
-    const float reference = reference_of(m);
-#pragma unroll
-    for (int32_t s = 0; s < kStripes; ++s) {
-      const int32_t from = (block_tile * kStripes + s) * kTile + q;
-      const float weight = power2(sub(tops[from].x, reference));
-      const float4 x = load4(merged + from * Memory::kPadded + column);
-      sum = {fma_(x.x, weight, sum.x), fma_(x.y, weight, sum.y), fma_(x.z, weight, sum.z), fma_(x.w, weight, sum.w)};
-      total = fma_(tops[from].y, weight, total);
+    for (int32_t k = 0; k < 2; ++k) {
+      e[k] = power2(sub(s[k], reference[t]));
+      weight[k] = kNested ? s[k] == minus_infinity() ? 0.0f : mul(mul(e[k], value_scale[k]), shift[t].up) : mul(e[k], shift[t].up);
     }
-    const int64_t slice_row = int64_t{unit} * call.rows + (its_row - call.first_row);
-    const int64_t to = slice_row * a.H + kv * l.ratio + its_query % l.ratio;
-    *reinterpret_cast<float4 *>(call.in_workspace<float>(l.partials) + to * D + column) = sum;
-    if (column == 0) call.in_workspace<float2>(l.sums)[to] = {m, total};
+    total[t] = add(total[t], add(e[0], e[1]));
+    uint2 parts;
+    split(weight[0], weight[1], parts.x, parts.y);
+    store_shared8(exchange(t, step), parts);
+  };
+#pragma unroll 1
+  for (int32_t n = 0; n < steps; ++n) {
+    const uint4 scales = scales_of(n);
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) {
+      if (!(tree[t] && n >= first_windowed)) weigh(t, n, scales);
+    }
   }
+  each_of_trees([&](int32_t t, int32_t n, const TreeReader<D, kNested> &reader, bool own, int32_t) {
+    const uint4 scales = reader.scales(half, thread, n);
+    if (own) weigh(t, n, scales);
+  });
+  float *totals = reinterpret_cast<float *>(shared + Memory::kTotals);
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+    total[t] = lanes_sum<4>(total[t]);
+    if (thread == 0) totals[warp * Memory::kVectors + kTile * t + lane / 4] = total[t];
+  }
+  pair_barrier(slice);
+
+  // ---- values ----
+  Sums<D> sums[kTiles] = {};
+  const uint32_t pair = exchanged - half * (kTiles * kMostSteps * 256);
+  const auto weights_of = [&](int32_t t, int32_t step, bool kept) {
+    if (!kept) return uint4{0, 0, 0, 0};
+    const uint2 x = load_shared8(pair + (t * kMostSteps + step) * 256);
+    const uint2 y = load_shared8(pair + ((kTiles + t) * kMostSteps + step) * 256);
+    return uint4{x.x, x.y, y.x, y.y};
+  };
+  const auto add_step = [&](int32_t step) {
+    uint4 weights[kTiles];
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) weights[t] = weights_of(t, step, !(tree[t] && step >= first_windowed));
+    const SlotReader<D, kNested> reader{feeder.slot(steps + step)};
+    if (feeder.fine(step)) {
+      add_values<D, kNested, kNested, kTiles>(reader, weights, lane, sums);
+    } else {
+      add_values<D, kNested, false, kTiles>(reader, weights, lane, sums);
+    }
+  };
+#pragma unroll 1
+  for (int32_t n = 0; n < steps; n += 2) {
+    await_slots();
+    add_step(n);
+    add_step(n + 1);
+    refill(steps + n);
+  }
+  each_of_trees([&](int32_t t, int32_t n, const TreeReader<D, kNested> &reader, bool own, int32_t) {
+    const uint4 its[1] = {weights_of(t, n, own)};
+    Sums<D> one[1] = {sums[t]};
+    add_values<D, kNested, kNested, 1>(reader, its, lane, one);
+    sums[t] = one[0];
+  });
+
+  // ---- the unit's sums ----
+  __syncthreads();
+  float *merged = reinterpret_cast<float *>(shared + Memory::kRings);  // [kSlices, kVectors, kPadded]
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+    float *to = merged + (slice * Memory::kVectors + kTile * t + lane / 4) * Memory::kPadded + half * (D / 2) + 2 * thread;
+#pragma unroll
+    for (int32_t i = 0; i < D / 16; ++i) {
+      const float(&x)[4] = sums[t].tile[i];
+      *reinterpret_cast<float2 *>(to + 8 * i) = {mul(add(x[0], x[2]), shift[t].down), mul(add(x[1], x[3]), shift[t].down)};
+    }
+  }
+  __syncthreads();
+#if __CUDA_ARCH__ >= 900
+  if (call.clusters) cluster_wait();
+#endif
+#pragma unroll 1
+  for (int32_t i = threadIdx.x; i < vectors * (D / 4); i += kThreads) {
+    const int32_t vector = i / (D / 4), place = 4 * (i % (D / 4));
+    float4 x = load4(merged + vector * Memory::kPadded + place);
+#pragma unroll
+    for (int32_t s = 1; s < kSlices; ++s) x = plus(x, load4(merged + (s * Memory::kVectors + vector) * Memory::kPadded + place));
+    float2 sum = {tops[vector].x, totals[vector]};
+    if (place == 0) {
+#pragma unroll
+      for (int32_t w = 1; w < kWarps; ++w) {
+        sum.x = fmaxf(sum.x, tops[w * Memory::kVectors + vector].x);
+        sum.y = add(sum.y, totals[w * Memory::kVectors + vector]);
+      }
+    }
+#if __CUDA_ARCH__ >= 900
+    if (call.clusters) {
+      const int32_t owner = vector % kOctet, tile = vector / kOctet;
+      store_cluster16(address_in(base + ((rank * kTiles + tile) * D + place) * 4, owner), x);
+      if (place == 0) store_cluster8(address_in(base + Memory::kInboxTops + (rank * kTiles + tile) * 8, owner), sum);
+      continue;
+    }
+#endif
+    const int64_t to = (int64_t{unit} * call.rows + (first + vector) / l.ratio) * a.H + kv * l.ratio + (first + vector) % l.ratio;
+    *reinterpret_cast<float4 *>(call.in_workspace<float>(l.units_at) + to * D + place) = x;
+    if (place == 0) call.in_workspace<float2>(l.unit_tops)[to] = sum;
+  }
+#if __CUDA_ARCH__ >= 900
+  if (call.clusters) {
+    cluster_arrive();
+    cluster_wait();
+    merge_inbox<D, kTiles>(call, shared, Memory::kInboxTops, kv, octet, rank, first, vectors, end);
+  }
+#endif
 }
 
 }  // namespace attention

@@ -1,11 +1,12 @@
 // NestedKVAttention on a GPU: rules 9 to 11 of docs/numerics.md with this engine's own fixed orders of addition.
 //
-//   1. prepare (windows of more than one row): queries as split fragments, keys and values to their stored form
-//   2. attend: a thread block for each KV head, unit of positions and group of query tiles; at M = 1 it prepares for itself
-//   3. fold: units in a fixed tree, then sub-norm and int8 of the row
+//   1. prepare (wide windows only): keys and values to their stored form; blocks of a narrow window do that for themselves
+//   2. attend: a thread block for each KV head, unit of positions and group of query vectors
+//   3. octets (only where there are no clusters, which merge an octet in shared memory): units of an octet
+//   4. finish: octets of a row, then sub-norm and int8
 //
-// What does not come from the step's own kernels (history, its length, kv4_length, mask, positions, rotary table) is read before the
-// wait for the previous kernel, which launch.cuh's rule about a step's first kernel makes safe.
+// What does not come from the step's own kernels (history, its length, kv4_length, mask, positions, weights) is read before the wait for
+// the previous kernel, which launch.cuh's rule about a step's first kernel makes safe.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -25,80 +26,98 @@ namespace attention {
 namespace {
 
 constexpr int32_t kPrepareThreads = 128;
+constexpr int32_t kShortOctets = 3;
 
-// A warp for each head of each row.
+bool short_context(const bitmtp_nested_kv_attention_args &a) { return octets_of(a.capacity + a.M) <= kShortOctets; }
+
+// Over a long context the blocks of a cluster wait for each other too much, against one launch more, and so they do where the device
+// has no room for all clusters of an octet at once.
+bool clustered(const bitmtp_nested_kv_attention_args &a) {
+  const int64_t tiles = (int64_t{a.M} * (a.H / a.Hkv) + kTile - 1) / kTile;
+  return clusters() && short_context(a) && tiles * a.Hkv * kOctet <= multiprocessors() * 5 / 3;
+}
+
+// Four keys and values of the window for each warp.
 template <int D, bool kNested>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ AttentionCall call) {
   const bitmtp_nested_kv_attention_args &a = call.args;
-  const AttentionLayout &l = call.layout;
-  const int32_t lane = threadIdx.x % 32, heads = a.H + 2 * a.Hkv;
-  const int64_t task = (int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / 32;
+  const int32_t i = threadIdx.x % kHeadLanes;
+  const int64_t index = (int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / kHeadLanes, count = int64_t{a.M} * 2 * a.Hkv;
   release_next();
-  const bool inside = task < int64_t{a.M} * heads;
-  const int32_t m = inside ? static_cast<int32_t>(task / heads) : 0, head = static_cast<int32_t>(task % heads);
-  const Rotation rotation = rotation_of<D>(a, m, lane);
+  const int64_t entry = index < count ? index : count - 1;
+  const int32_t m = static_cast<int32_t>(entry / (2 * a.Hkv)), head = a.H + static_cast<int32_t>(entry % (2 * a.Hkv));
+  const HeadInputs<D> inputs = head_inputs<D>(a, a.positions[m], head, i);
   wait_for_previous();
-  if (!inside) return;
-  const float4 x = prepared_head<D>(a, m, head, lane, rotation);
-  if (head < a.H) {
-    const int32_t query = m * l.ratio + head % l.ratio;
-    const int64_t tile = int64_t{head / l.ratio} * l.tiles + query / kTile;
-    uint4 *fragments = call.in_workspace<uint4>(l.queries) + tile * (D / 16 * 32);
-    const float factor = write_query<D, kNested>(x, a.softmax_scale, query % kTile, lane, fragments);
-    if (lane == 0) call.in_workspace<float>(l.factors)[tile * kTile + query % kTile] = factor;
-    return;
-  }
-  const int64_t entry = int64_t{m} * 2 * a.Hkv + (head - a.H);
-  write_piece<D, kNested>(stored_piece<kNested>(x, lane), lane,
-                          static_cast<uint8_t *>(a.new_rows) + entry * Stage<D, kNested>::kRow,
-                          reinterpret_cast<uint32_t *>(a.new_refinement) + entry * (D / 8), a.new_scale + entry);
+  HeadParts<D> x = raw_head<D>(a, m, head, i);
+  prepare_head<D>(a, head, inputs, x);
+  const StoredParts<D, kNested> stored = stored_parts<D, kNested>(x, head_max<D>(x), i);
+  if (index >= count) return;
+  constexpr int kRow = Stored<D, kNested>::kRow;
+  write_stored<D, kNested>(stored, i, static_cast<uint8_t *>(a.new_rows) + entry * kRow,
+                           reinterpret_cast<uint32_t *>(a.new_refinement) + entry * (D / 8), a.new_scale + entry);
 }
 
-// launch() with dynamic shared memory, of any size the device has.
-int32_t start(void (*kernel)(AttentionCall), dim3 grid, int32_t threads, int32_t bytes, void *stream, const AttentionCall &call) {
+// launch() of a kernel that takes as much shared memory as several of its blocks need on a multiprocessor, in clusters of an octet.
+int32_t start(void (*kernel)(AttentionCall), dim3 grid, int32_t bytes, void *stream, const AttentionCall &call) {
   const cudaError_t raised = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (raised != cudaSuccess) return raised;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = bytes;
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = programmatic_launch() ? 1 : 0;
+  config.attrs = attributes;
+  if (programmatic_launch()) {
+    cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (call.clusters) {
+    cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = kOctet;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
   return cudaLaunchKernelEx(&config, kernel, call);
+}
+
+template <int D, bool kNested, int kTiles>
+int32_t attend(AttentionCall &call, void *stream) {
+  const bitmtp_nested_kv_attention_args &a = call.args;
+  constexpr int32_t kVectors = kTile * kTiles;
+  call.groups = (call.rows * call.layout.ratio + kVectors - 1) / kVectors;
+  const dim3 grid(static_cast<unsigned>(int64_t{call.layout.octets} * kOctet * call.groups * a.Hkv));
+  const int32_t bytes = AttendMemory<D, kNested, kTiles>::bytes(a.M <= kOwnRows ? a.M : 0);
+  return start(attend_kernel<D, kNested, kTiles>, grid, bytes, stream, call);
 }
 
 template <int D, bool kNested>
 int32_t run(const bitmtp_nested_kv_attention_args &a, void *stream) {
-  using Memory = AttendMemory<D, kNested>;
   AttentionCall call = {};
+  call.clusters = clustered(a);
   call.args = a;
-  call.layout = attention_layout(a);
+  call.layout = attention_layout(a, call.clusters);
   const AttentionLayout &l = call.layout;
-  if (a.M > 1) {
-    const int64_t warps = int64_t{a.M} * (a.H + 2 * a.Hkv);
-    const dim3 grid(static_cast<unsigned>((warps * 32 + kPrepareThreads - 1) / kPrepareThreads));
-    const int32_t error = launch(prepare_kernel<D, kNested>, grid, dim3(kPrepareThreads), stream, call);
-    if (error != 0) return error;
+  int32_t error = 0;
+  if (a.M > kOwnRows) {
+    const int64_t threads = int64_t{a.M} * 2 * a.Hkv * kHeadLanes;
+    const dim3 grid(static_cast<unsigned>((threads + kPrepareThreads - 1) / kPrepareThreads));
+    error = launch(prepare_kernel<D, kNested>, grid, dim3(kPrepareThreads), stream, call);
   }
-  for (int32_t first = 0; first < a.M; first += l.rows) {
+  for (int32_t first = 0; error == 0 && first < a.M; first += l.rows) {
     call.first_row = first;
     call.rows = a.M - first < l.rows ? a.M - first : l.rows;
-    call.first_tile = first * l.ratio / kTile;
-    call.tiles = (call.rows * l.ratio + kTile - 1) / kTile;
-    call.groups = (call.tiles + kMostTiles - 1) / kMostTiles;
-    call.block_tiles = (call.tiles + call.groups - 1) / call.groups;
-    const dim3 grid(static_cast<unsigned>(int64_t{l.units} * call.groups * a.Hkv));
-    const int32_t threads = call.block_tiles * kStripes * 32;
-    int32_t error = start(attend_kernel<D, kNested>, grid, threads, Memory(call.block_tiles).bytes, stream, call);
-    if (error != 0) return error;
-    error = launch(fold_kernel<D, kNested>, dim3(a.H, call.rows), dim3(kFoldThreads), stream, call);
-    if (error != 0) return error;
+    // Over a long context two tiles a block: what is unpacked then serves both. fp16 has nothing to unpack, and more of it to wait for.
+    const int32_t vectors = call.rows * l.ratio;
+    const bool two = !short_context(a) && vectors > kTile && (kNested || vectors <= 2 * kTile);
+    error = two ? attend<D, kNested, 2>(call, stream) : attend<D, kNested, 1>(call, stream);
+    if (error == 0 && !call.clusters) {
+      error = launch(octet_kernel<D>, dim3(call.rows * a.H, l.octets), dim3(D), stream, call);
+    }
+    if (error == 0) error = launch(finish_kernel, dim3(call.rows), dim3(kFinishThreads), stream, call);
   }
-  return 0;
+  return error;
 }
 
 bool aligned(const void *p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -126,7 +145,7 @@ bool valid(const bitmtp_nested_kv_attention_args &a) {
 }  // namespace bitmtp
 
 BITMTP_API int64_t bitmtp_cuda_nested_kv_attention_workspace_bytes(const bitmtp_nested_kv_attention_args *args) {
-  return bitmtp::cuda::attention::valid_sizes(*args) ? bitmtp::cuda::attention::attention_layout(*args).bytes : 0;
+  return bitmtp::cuda::attention::valid_sizes(*args) ? bitmtp::cuda::attention::attention_layout(*args, bitmtp::cuda::attention::clustered(*args)).bytes : 0;
 }
 
 BITMTP_API int32_t bitmtp_cuda_nested_kv_attention(const bitmtp_nested_kv_attention_args *args, void *stream) {
