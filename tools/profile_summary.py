@@ -35,8 +35,8 @@ class Kernel(NamedTuple):
 
     def __str__(self) -> str:
         # Without namespaces, casts of template arguments, and parameters.
-        short = re.sub(r"(\(anonymous namespace\)|<?unnamed>|\w+)::|\(\w+\)(?=[\w-])", "", self.name)
-        short = re.sub(r"^void |\([^()]*\)$", "", short)
+        inner = r"(\(anonymous namespace\)|<?unnamed>|\w+)::|\(\w+\)(?=[\w-])"
+        short = re.sub(r"^void |\([^()]*\)$", "", re.sub(inner, "", self.name))
         return f"{short} {self.grid}x{self.block}"
 
     @property
