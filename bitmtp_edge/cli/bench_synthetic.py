@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -49,21 +48,21 @@ def bench_synthetic(
         began = perf_counter()
         bundle = write_synthetic(shape, Path(folder) / shape)
         made = perf_counter()
-        with engine.open(str(bundle.path)) as session, ExitStack() as stack:
+        with engine.open(str(bundle.path)) as session:
             facts = Made(shape, parameters, made - began, perf_counter() - made)
             policies = policies_of(session)
-            runtimes = stack.enter_context(opened(session, names))
-            replies = repeat * PROMPTS * len(policies) * max(1, len(runtimes))
-            with Progress(replies, "bench", "replies") as progress:
-                return measure(
-                    session,
-                    facts,
-                    policies,
-                    repeat=repeat,
-                    max_new_tokens=max_new_tokens,
-                    runtimes=runtimes,
-                    advance=progress.advance,
-                )
+            with opened(session, names) as runtimes:
+                replies = repeat * PROMPTS * len(policies) * max(1, len(runtimes))
+                with Progress(replies, "bench", "replies") as progress:
+                    return measure(
+                        session,
+                        facts,
+                        policies,
+                        repeat=repeat,
+                        max_new_tokens=max_new_tokens,
+                        runtimes=runtimes,
+                        advance=progress.advance,
+                    )
 
 
 def print_synthetic(report: SyntheticReport) -> None:

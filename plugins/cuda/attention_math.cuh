@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "staging.cuh"
+
 namespace bitmtp {
 namespace cuda {
 namespace attention {
@@ -111,8 +113,6 @@ __device__ __forceinline__ void store_cluster8(uint32_t address, float2 x) {
 #endif
 
 // ---- shared memory ----------------------------------------------------------------------------------------------------
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 __device__ __forceinline__ uint4 load_shared16(uint32_t address) {
   uint4 x;

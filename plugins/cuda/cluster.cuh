@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "numerics.cuh"
+#include "staging.cuh"
 
 namespace bitmtp {
 namespace cuda {
@@ -23,8 +24,6 @@ struct Exchange {
   alignas(16) Partial partials[kMost];
   uint64_t full;  // mbarrier
 
-  __device__ __forceinline__ static uint32_t address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
   // To be called before any block writes; the first `count` entries will be written, the others stay 0. Every thread of the cluster
   // calls it.
   __device__ __forceinline__ void open(uint32_t count) {
@@ -33,9 +32,9 @@ struct Exchange {
       __syncthreads();
 #if __CUDA_ARCH__ >= 900
       if (threadIdx.x == 0) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&full)) : "memory");
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&full)) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&full)), "r"(count * 8) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full)), "r"(count * 8) : "memory");
       }
       asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
@@ -53,7 +52,7 @@ struct Exchange {
             "mapa.shared::cluster.u32 to, %0, %2;\n\t"
             "mapa.shared::cluster.u32 bar, %1, %2;\n\t"
             "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [to], {%3, %4}, [bar];\n\t}"
-            ::"r"(address(&partials[at])), "r"(address(&full)), "r"(lane), "r"(__float_as_int(value.squares)), "r"(value.most)
+            ::"r"(shared_address(&partials[at])), "r"(shared_address(&full)), "r"(lane), "r"(__float_as_int(value.squares)), "r"(value.most)
             : "memory");
       }
 #endif
@@ -72,7 +71,7 @@ struct Exchange {
             "{\n\t.reg .pred p;\n\t"
             "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n\t"
             "selp.u32 %0, 1, 0, p;\n\t}"
-            : "=r"(done) : "r"(address(&full)) : "memory");
+            : "=r"(done) : "r"(shared_address(&full)) : "memory");
       } while (done == 0);
 #endif
     } else {

@@ -1,4 +1,4 @@
-// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; packed_window.cuh for some ternary windows, linear_row.cuh for one
+// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; ternary_window.cuh for some ternary windows, linear_row.cuh for one
 // slot. The file of each weight kind instantiates launch_linear.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace bitmtp {
 namespace cuda {
 
-constexpr int32_t kMostWindow = 16;  // slots that packed_window.cuh takes
+constexpr int32_t kMostWindow = 16;  // slots that ternary_window.cuh takes
 
 struct LinearArgs {
   PackedArgs weight;
@@ -64,7 +64,7 @@ struct LinearPlan {
   int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
   int32_t sets;       // 1, or 2 for windows of two tiles
   int32_t blocks;     // of a multiprocessor, at most. One leaves room for the next kernel's first weights
-  int32_t units;      // of 16 rows for a block of packed_window.cuh, where they find room; 0: packed_rows.cuh
+  int32_t units;      // of 16 rows for a block of ternary_window.cuh, where they find room; 0: packed_rows.cuh
 };
 
 LinearPlan plan_linear(int32_t rows, int32_t M);

@@ -1,5 +1,5 @@
 #include "linear_row.cuh"
-#include "packed_window.cuh"
+#include "ternary_window.cuh"
 
 namespace bitmtp {
 namespace cuda {
@@ -9,7 +9,7 @@ namespace {
 template <int kGroup>
 int32_t launch_ternary(const LinearArgs &args, const LinearPlan &plan, void *stream) {
   if (args.M > 1 && args.M <= kMostWindow && plan.units > 0) {
-    if (const auto status = launch_window<Kind::kTernary, kGroup>(args, plan.units, stream)) return *status;
+    if (const auto status = launch_window<kGroup>(args, plan.units, stream)) return *status;
   }
   return launch_shape<Kind::kTernary, kGroup>(args, plan, stream);
 }

@@ -57,31 +57,6 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
                            reinterpret_cast<uint32_t *>(a.new_refinement) + entry * (D / 8), a.new_scale + entry);
 }
 
-// launch() of a kernel that takes as much shared memory as several of its blocks need on a multiprocessor, in clusters of an octet.
-int32_t start(void (*kernel)(AttentionCall), dim3 grid, int32_t bytes, void *stream, const AttentionCall &call) {
-  const cudaError_t raised = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (raised != cudaSuccess) return raised;
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = attributes;
-  if (programmatic_launch()) {
-    cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (call.clusters) {
-    cudaLaunchAttribute &attribute = attributes[config.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = kOctet;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  }
-  return cudaLaunchKernelEx(&config, kernel, call);
-}
-
 template <int D, bool kNested, int kTiles>
 int32_t attend(AttentionCall &call, void *stream) {
   const bitmtp_nested_kv_attention_args &a = call.args;
@@ -89,7 +64,9 @@ int32_t attend(AttentionCall &call, void *stream) {
   call.groups = (call.rows * call.layout.ratio + kVectors - 1) / kVectors;
   const dim3 grid(static_cast<unsigned>(int64_t{call.layout.octets} * kOctet * call.groups * a.Hkv));
   const int32_t bytes = AttendMemory<D, kNested, kTiles>::bytes(a.M <= kOwnRows ? a.M : 0);
-  return start(attend_kernel<D, kNested, kTiles>, grid, bytes, stream, call);
+  // Several of its blocks have to find their shared memory on a multiprocessor, so the driver divides that.
+  const LaunchSettings settings = {programmatic_launch(), call.clusters ? unsigned{kOctet} : 1u, bytes, false};
+  return launch_as(settings, attend_kernel<D, kNested, kTiles>, grid, dim3(kThreads), stream, call);
 }
 
 template <int D, bool kNested>

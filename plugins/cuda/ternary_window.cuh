@@ -1,4 +1,4 @@
-// Windows of 2 to 16 slots of a packed linear: the weights of a block wait in shared memory, the activations of a warp in registers.
+// TernaryLinear with 2 to 16 slots: the weights of a block wait in shared memory, the activations of a warp in registers.
 // The bits are those of packed_rows.cuh: the same products, folded in the order of fold.h.
 //
 // A block of 8 warps takes units of 16 weight rows, all of them on their way before the previous kernel has ended; the grid is one
@@ -19,9 +19,9 @@ namespace cuda {
 
 // kGroup, kTiles: as in PackedShape. kSlots: steps of activations that a warp has in registers. kHold: those are all of its steps;
 // else they pass by, and meet kBatch units side by side.
-template <Kind kKind_, int kGroup_, int kTiles_, int kSlots_, bool kHold_, int kBatch_>
+template <int kGroup_, int kTiles_, int kSlots_, bool kHold_, int kBatch_>
 struct WindowShape {
-  static constexpr Kind kKind = kKind_;
+  static constexpr Kind kKind = Kind::kTernary;
   static constexpr bool kGrouped = kGroup_ > 0;
   static constexpr int kShift = kGroup_ == 128 ? 1 : 0;  // fold.h
   static constexpr int kTiles = kTiles_;
@@ -38,10 +38,10 @@ struct WindowShape {
   static constexpr int kRows = 16;  // of a unit
   static constexpr int kColumns = 8 * kTiles;
   static constexpr int kThreads = 32 * kFoldLanes;
-  static constexpr bool kSecond = kKind != Kind::kBase;
-  static constexpr int kStepBytes = 128 * kLoads;  // of a tile of 8 rows
+  static constexpr bool kSecond = true;
+  static constexpr int kStepBytes = 128;  // of a tile of 8 rows
   static constexpr int kZeros = kHold ? (kGrouped ? kSlots >> kShift : 1) : 1;
-  static_assert(kPlanes == 1 && (kShift == 0 || kSlots % 2 == 0), "one plane; parity of a slot is that of its steps");
+  static_assert(kShift == 0 || kSlots % 2 == 0, "parity of a slot is that of its steps");
 };
 
 constexpr int kWindowUnits = 16;       // of a block, at most
@@ -109,21 +109,12 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
     for (int t = 0; t < S::kTiles; ++t) {
       x.quads[t][0] = x.quads[t][1] = x.quads[t][2] = x.quads[t][3] = 0;
       if (i >= count) continue;
-#pragma unroll
-      for (int l = 0; l < S::kLoads; ++l) {
-        if constexpr (S::kQuads == 4) {
-          const int4 v = *reinterpret_cast<const int4 *>(row[t] + at);
-          x.quads[t][0] = v.x, x.quads[t][1] = v.y, x.quads[t][2] = v.z, x.quads[t][3] = v.w;
-        } else {
-          const int2 v = *reinterpret_cast<const int2 *>(row[t] + at + l * 8);
-          x.quads[t][2 * l] = v.x, x.quads[t][2 * l + 1] = v.y;
-        }
-      }
+      const int4 v = *reinterpret_cast<const int4 *>(row[t] + at);
+      x.quads[t][0] = v.x, x.quads[t][1] = v.y, x.quads[t][2] = v.z, x.quads[t][3] = v.w;
     }
   };
 #pragma unroll
-  for (int p = 0; p < S::kSlots; ++p)
-    load_activations(activations[p], p);
+  for (int p = 0; p < S::kSlots; ++p) load_activations(activations[p], p);
 
   // What the thread finishes in the first round: four rows of one column.
   const int part_column = static_cast<int>(threadIdx.x) / 4 % S::kColumns, part_rows = static_cast<int>(threadIdx.x) % 4 * 4;
@@ -149,7 +140,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
 
   // The zero point's share of a dot is the same for every unit.
   int32_t zeros[S::kZeros][S::kTiles][2] = {};
-  if constexpr (S::Code::kZeroPoint && S::kHold) {
+  if constexpr (S::kHold) {
     int32_t sums[S::kTiles][4] = {};
 #pragma unroll
     for (int p = 0; p < S::kSlots; ++p) {
@@ -170,11 +161,8 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
   const uint32_t in_unit = static_cast<uint32_t>(g / 4 * a.steps * S::kStepBytes + q * 32 + g % 4 * 8);
   const auto load_weights = [&](WeightStep<S> &w, int32_t unit, int32_t i) {
     const uint8_t *from = weights + unit * layout.unit_bytes + in_unit + (i < count ? lane_step(i, shift, split) * S::kStepBytes : 0);
-#pragma unroll
-    for (int l = 0; l < S::kLoads; ++l) {
-      const uint2 v = *reinterpret_cast<const uint2 *>(from + l * 128);
-      w.words[0][l][0] = v.x, w.words[0][l][1] = v.y;
-    }
+    const uint2 v = *reinterpret_cast<const uint2 *>(from);
+    w.words[0][0][0] = v.x, w.words[0][0][1] = v.y;
   };
   const auto group_scales = [&](int32_t unit, int32_t i) -> uint32_t {
     const int32_t group = lane_step(i, shift, split) >> shift;
@@ -202,10 +190,10 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if constexpr (S::kGrouped)
-          y[i] = combine_lanes(l[i]) * S::Code::kUnit;
+          y[i] = combine_lanes(l[i]);
         else
           y[i] = static_cast<float>(combine_lanes(l[i])) *
-                 (half_to_float(*reinterpret_cast<const uint16_t *>(scales + (from + u) * 32 + (part_rows + i) * 2)) * S::Code::kUnit);
+                 half_to_float(*reinterpret_cast<const uint16_t *>(scales + (from + u) * 32 + (part_rows + i) * 2));
         y[i] = y[i] * act_scale;
         if (linear.residual != nullptr) y[i] = y[i] + residual[i];
       }
@@ -252,7 +240,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
         const int32_t i = base + p;
         ActivationStep<S> &x = activations[p];
         const bool starts = S::kGrouped && (p & shift) == 0, ends = S::kGrouped && (p & shift) == shift;
-        if constexpr (S::Code::kZeroPoint && !S::kHold) {
+        if constexpr (!S::kHold) {
           if (starts) {
 #pragma unroll
             for (int t = 0; t < S::kTiles; ++t) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = 0;
@@ -278,7 +266,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
                 for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
                   for (int c = 0; c < 2; ++c) {
-                    const int32_t zero = !S::Code::kZeroPoint ? 0 : S::kHold ? zeros[p >> shift][t][c] : sums[t][c];
+                    const int32_t zero = S::kHold ? zeros[p >> shift][t][c] : sums[t][c];
                     const float dot = __int_as_float(acc[b].product(0, t, 2 * r + c) - zero) - 12582912.0f;
                     folded[b][r][t][c] = fmaf(dot, scale, folded[b][r][t][c]);
                   }
@@ -306,7 +294,7 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
             if constexpr (S::kGrouped)
               out[r] = folded[b][r][t][c];
             else
-              out[r] = acc[b].product(0, t, 2 * r + c) - (!S::Code::kZeroPoint ? 0 : S::kHold ? zeros[0][t][c] : sums[t][c]);
+              out[r] = acc[b].product(0, t, 2 * r + c) - (S::kHold ? zeros[0][t][c] : sums[t][c]);
           }
           Sum *to = &parts[waiting + b][split][8 * t + 2 * q + c][2 * g];
           to[0] = out[0], to[1] = out[1];
@@ -332,7 +320,7 @@ int32_t window_units(const PackedArgs &a, int32_t wanted) {
 }
 
 // Launches a window in blocks of `wanted` units, or fewer, and tells how that went; nothing where not even one unit finds room.
-template <Kind kKind, int kGroup>
+template <int kGroup>
 std::optional<int32_t> launch_window(const LinearArgs &args, int32_t wanted, void *stream) {
   const auto with = [&](auto shape) -> std::optional<int32_t> {
     using S = decltype(shape);
@@ -345,15 +333,15 @@ std::optional<int32_t> launch_window(const LinearArgs &args, int32_t wanted, voi
   constexpr int kFew = kGroup == 0 ? 5 : 4;
   const bool hold = lane_steps(args.weight.steps, kGroup == 128 ? 1 : 0, 0) <= kFew;
   if (args.M <= 8) {
-    if (hold) return with(WindowShape<kKind, kGroup, 1, kFew, true, 1>{});
-    return wanted == 1 ? with(WindowShape<kKind, kGroup, 1, 8, false, 1>{}) : with(WindowShape<kKind, kGroup, 1, 8, false, 2>{});
+    if (hold) return with(WindowShape<kGroup, 1, kFew, true, 1>{});
+    return wanted == 1 ? with(WindowShape<kGroup, 1, 8, false, 1>{}) : with(WindowShape<kGroup, 1, 8, false, 2>{});
   }
-  if (hold) return with(WindowShape<kKind, kGroup, 2, kFew, true, 1>{});
+  if (hold) return with(WindowShape<kGroup, 2, kFew, true, 1>{});
   constexpr int kMany = kGroup == 64 ? 4 : 6;
   if constexpr (kGroup == 0) {
-    if (wanted > 1) return with(WindowShape<kKind, kGroup, 2, kMany, false, 2>{});
+    if (wanted > 1) return with(WindowShape<kGroup, 2, kMany, false, 2>{});
   }
-  return with(WindowShape<kKind, kGroup, 2, kMany, false, 1>{});
+  return with(WindowShape<kGroup, 2, kMany, false, 1>{});
 }
 
 }  // namespace cuda
