@@ -30,6 +30,8 @@ _ABSENT = {
     "energy": "no meter in this version: the field energy is null",
 }
 
+_SWEPT = (9, 0)  # compute capability of the GPU that the CUDA kernels are tested on
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -90,7 +92,13 @@ def _cuda_device() -> Finding:
 
     device = CudaDevice()
     major, minor = device.capability
-    return Finding("cuda device", "ok", f"{device.name}, compute capability {major}.{minor}")
+    detail = f"{device.name}, compute capability {major}.{minor}"
+    if device.capability != _SWEPT:
+        swept = "{}.{}".format(*_SWEPT)
+        return Finding(
+            "cuda device", "untested", f"{detail}: the kernels have run on {swept} alone"
+        )
+    return Finding("cuda device", "ok", detail)
 
 
 def _training() -> Finding:

@@ -6,12 +6,13 @@ import importlib.metadata
 import platform
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bitmtp_edge import doctor
 from bitmtp_edge.doctor import Finding, examine
-from bitmtp_edge.engines import cpu_library
+from bitmtp_edge.engines import cpu_library, cuda_device
 from bitmtp_edge.engines.registry import ENGINES
 
 
@@ -102,3 +103,12 @@ def test_training_lacks_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     found = by_subject(examine())["training"]
     assert found.status == "missing"
     assert found.detail == "needs torch, matplotlib; in a checkout: pip install '.[train]'"
+
+
+@pytest.mark.parametrize(("capability", "status"), [((9, 0), "ok"), ((8, 7), "untested")])
+def test_a_gpu_that_the_kernels_never_ran_on_is_said_to_be_untested(
+    capability: tuple[int, int], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SimpleNamespace(name="a GPU", capability=capability)
+    monkeypatch.setattr(cuda_device, "CudaDevice", lambda: device)
+    assert doctor._cuda_device().status == status
