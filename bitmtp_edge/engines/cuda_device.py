@@ -1,15 +1,10 @@
-"""What the ``cuda`` engine has of PyTorch: memory, one stream, copies, events, captured graphs.
-
-Everything else of the engine deals in addresses, so that its tests put host memory in place of this
-room.
-"""
+"""What the ``cuda`` engine has of PyTorch: memory, one stream, copies, events, captured graphs."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,50 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError, missing_extra
-
-BOUNCE = 1 << 25  # bytes of page-locked memory through which weights go
-
-
-@dataclass(frozen=True)
-class Block:
-    """Bytes of the device's memory at ``address``. ``owner`` keeps them."""
-
-    address: int
-    size: int
-    owner: Any
-
-    def first(self, size: int) -> Block:
-        return Block(self.address, size, self.owner[:size])
+from .gpu_device import Block, GpuDevice, HostBlock, Pieces
 
 
-@dataclass(frozen=True)
-class HostBlock:
-    """Page-locked bytes of the host, which copies reach while the host goes on."""
-
-    array: NDArray[np.uint8]
-    owner: Any
-
-    @property
-    def size(self) -> int:
-        return self.array.size
-
-    def first(self, size: int) -> HostBlock:
-        return HostBlock(self.array[:size], self.owner[:size])
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """``count`` pieces of a block, of ``size`` bytes each and ``stride`` bytes apart, the first at
-    ``at``: all multiples of 4."""
-
-    at: int
-    count: int
-    size: int
-    stride: int
-
-
-class CudaDevice:
-    """The current CUDA device of PyTorch, and one stream of it, on which all work goes in order.
+class CudaDevice(GpuDevice):
+    """The current CUDA device of PyTorch.
 
     Raises UserError where PyTorch is missing, is not built for CUDA, or finds no device.
     """
@@ -83,28 +39,25 @@ class CudaDevice:
                 )
             self._torch = torch
             self.index = torch.cuda.current_device()
-            self.name: str = torch.cuda.get_device_name(self.index)
-            self.capability: tuple[int, int] = torch.cuda.get_device_capability(self.index)
+            self.name = torch.cuda.get_device_name(self.index)
+            self.capability = torch.cuda.get_device_capability(self.index)
             self._stream = torch.cuda.Stream(self.index)
         except RuntimeError as error:
             raise UserError(f"the CUDA device does not start: {_first_line(error)}") from None
-        self.stream: int = self._stream.cuda_stream
+        self.stream = self._stream.cuda_stream
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
-        """What is enqueued inside goes to the stream."""
         with self._torch.cuda.stream(self._stream):
             yield
 
     def synchronize(self) -> None:
-        """Waits for all that was enqueued. UserError where some of it failed."""
         with _told("a step"):
             self._stream.synchronize()
 
     # ---- memory -------------------------------------------------------------------------------
 
     def allocate(self, size: int, purpose: str) -> Block:
-        """Zeroed memory of the device. UserError if there is none for ``purpose``."""
         torch = self._torch
         try:
             with self.ordered():
@@ -118,27 +71,22 @@ class CudaDevice:
         return Block(owner.data_ptr(), size, owner)
 
     def used(self) -> int:
-        """Bytes of the device's memory that are taken, by whomever."""
         free, total = self._torch.cuda.mem_get_info(self.index)
         return int(total - free)
 
     def pinned(self, size: int) -> HostBlock:
-        """Zeroed page-locked memory."""
         torch = self._torch
         with _told(f"{size} bytes of page-locked memory"):
             owner = torch.zeros(max(size, 1), dtype=torch.uint8, pin_memory=True)
         return HostBlock(owner.numpy(), owner)
 
     def send(self, source: HostBlock, to: Block) -> None:
-        """Enqueues a copy to the device, of blocks of one size."""
         to.owner.copy_(source.owner, non_blocking=True)
 
     def fetch(self, source: Block, to: HostBlock) -> None:
-        """Enqueues a copy from the device, of blocks of one size."""
         to.owner.copy_(source.owner, non_blocking=True)
 
     def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
-        """Enqueues one copy within the device, of pieces as many and as large."""
         self._words(to, those).copy_(self._words(source, these))
 
     def _words(self, block: Block, pieces: Pieces) -> Any:
@@ -146,26 +94,8 @@ class CudaDevice:
         shape, strides = (pieces.count, pieces.size // 4), (pieces.stride // 4, 1)
         return words.as_strided(shape, strides, words.storage_offset() + pieces.at // 4)
 
-    def clear(self, block: Block, at: int, size: int) -> None:
-        """Enqueues zeros."""
-        block.owner[at : at + size].zero_()
-
-    def upload(self, arrays: Iterable[tuple[int, NDArray[Any]]], to: Block) -> Iterator[int]:
-        """Copies contiguous arrays of any memory to their offsets in ``to``, piece by piece: yields
-        the bytes of each piece once they are there."""
-        bounce = self.pinned(BOUNCE)
-        for offset, array in arrays:
-            data = array.reshape(-1).view(np.uint8)
-            for start in range(0, data.size, BOUNCE):
-                piece = data[start : start + BOUNCE]
-                bounce.array[: piece.size] = piece
-                at = offset + start
-                with self.ordered():
-                    to.owner[at : at + piece.size].copy_(
-                        bounce.owner[: piece.size], non_blocking=True
-                    )
-                self.synchronize()
-                yield piece.size
+    def clear(self, block: Block) -> None:
+        block.owner.zero_()
 
     def download(self, source: Block, at: int, size: int) -> NDArray[np.uint8]:
         """A copy of ``size`` bytes at ``at``, when all that was enqueued has run."""
@@ -177,15 +107,12 @@ class CudaDevice:
     # ---- time and graphs ----------------------------------------------------------------------
 
     def mark(self) -> Any:
-        """A mark that :meth:`reach` sets and :meth:`await_mark` waits for, again and again."""
         return self._torch.cuda.Event()
 
     def reach(self, mark: Any) -> None:
-        """Enqueues the setting of ``mark``."""
         mark.record(self._stream)
 
     def await_mark(self, mark: Any) -> None:
-        """Waits until the stream has reached ``mark``. UserError where work before it failed."""
         with _told("a step"):
             mark.synchronize()
 

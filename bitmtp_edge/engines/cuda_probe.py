@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..errors import UserError
 from .base import ReplayState
 from .cuda_device import CudaDevice
-from .cuda_library import BUILD, NO_KERNEL_IMAGE, CudaLibrary, LaunchError, driver_devices
-from .cuda_plans import StepInputBlock
+from .cuda_library import BUILD, CudaLibrary, driver_devices
+from .gpu_library import NO_KERNEL_IMAGE, LaunchError
+from .gpu_step import StepInputBlock
 
 LEAST_CAPABILITY = (8, 0)
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .base import DraftedWindow, ReplayState, Window
-from .cuda import CudaEngine, Step
-from .cuda_kv import CudaKVBuffer
+from .cuda import CudaEngine
 from .cuda_plans import Graph
+from .gpu_engine import Step
+from .gpu_kv import GpuKVBuffer
 from .runtimes import Runtime
 
 
@@ -31,13 +32,13 @@ class PrivateKVEngine(CudaEngine):
         super().__init__(*arguments, **options)
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        with self._turn:
+        with self._entered():
             super().promote(rows, at)
             self._changed.add(at, at + len(rows))
             self._rows = max(self._rows, at + len(rows))
 
     def grow(self, segment: int, rows: int) -> None:
-        with self._turn:
+        with self._entered():
             super().grow(segment, rows)
             self._rows = min(self._rows, segment)
 
@@ -93,7 +94,7 @@ class _Rows:
 class _PrivateKV:
     """A state's buffer, and which of its rows are older than those of the one in use."""
 
-    kv: CudaKVBuffer
+    kv: GpuKVBuffer
     older: _Rows
 
 

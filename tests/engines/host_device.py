@@ -7,7 +7,7 @@ an input that is written too early, shows at once.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitmtp_edge.engines import abi, cpu_library
-from bitmtp_edge.engines.cuda_device import Block, CudaDevice, HostBlock, Pieces
+from bitmtp_edge.engines.cuda_device import CudaDevice
 from bitmtp_edge.engines.cuda_library import CudaLibrary
+from bitmtp_edge.engines.gpu_device import Block, HostBlock, Pieces
 from bitmtp_edge.engines.kv_buffer import aligned_bytes
 
 STREAM = 7
@@ -88,17 +89,12 @@ class HostDevice(CudaDevice):
                 source.owner[first : first + these.size], to.owner[second : second + those.size]
             )
 
-    def clear(self, block: Block, at: int, size: int) -> None:
-        self._copy(np.zeros(size, np.uint8), block.owner[at : at + size])
+    def clear(self, block: Block) -> None:
+        self._copy(np.zeros(block.size, np.uint8), block.owner)
 
     def _copy(self, source: NDArray[np.uint8], to: NDArray[np.uint8]) -> None:
         assert self._ordered and source.size == to.size
         self.enqueue(partial(np.copyto, to, source))
-
-    def upload(self, arrays: Iterable[tuple[int, NDArray[Any]]], to: Block) -> Iterator[int]:
-        for offset, array in arrays:
-            to.owner[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-            yield array.nbytes
 
     def download(self, source: Block, at: int, size: int) -> NDArray[np.uint8]:
         self.synchronize()

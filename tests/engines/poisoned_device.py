@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bitmtp_edge.engines.cuda_device import Block, CudaDevice, HostBlock
+from bitmtp_edge.engines.cuda_device import CudaDevice
+from bitmtp_edge.engines.gpu_device import Block, HostBlock
 
 from .host_device import HostDevice
 

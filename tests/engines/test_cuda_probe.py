@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from bitmtp_edge.bundle import Bundle
-from bitmtp_edge.engines import abi, cuda_library, cuda_probe
+from bitmtp_edge.engines import abi, cuda_library, cuda_probe, gpu_library
 from bitmtp_edge.engines.cuda import CudaEngine
 from bitmtp_edge.engines.cuda_device import CudaDevice
-from bitmtp_edge.engines.cuda_library import CudaLibrary, LaunchError
+from bitmtp_edge.engines.cuda_library import CudaLibrary
+from bitmtp_edge.engines.gpu_library import LaunchError
 from bitmtp_edge.errors import UserError
 
 from .host_device import HostDevice, HostLibrary
@@ -111,7 +112,7 @@ def test_pytorch(torch: object, told: str, monkeypatch: pytest.MonkeyPatch) -> N
 class Refusing(HostLibrary):
     """Every launch ends with ``code``."""
 
-    code = cuda_library.NO_KERNEL_IMAGE
+    code = gpu_library.NO_KERNEL_IMAGE
 
     def stage(self, args: abi.StageArgs, stream: int) -> None:
         raise LaunchError(self.code)
@@ -158,7 +159,7 @@ def test_no_memory(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (cuda_library.INVALID, r"bundle: the CUDA library does not take node 'embedding' in a "),
+        (gpu_library.INVALID, r"bundle: the CUDA library does not take node 'embedding' in a "),
         (700, r"^CUDA error 700 \(a kernel read or wrote outside its memory\)$"),
         (999, r"^CUDA error 999 \(see cudaError_t\)$"),
     ],

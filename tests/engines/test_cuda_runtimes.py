@@ -20,8 +20,8 @@ from bitmtp_edge.decode.replay_states import OneWidth, ReplayStates
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import ReplayState, StepOutput, Window
 from bitmtp_edge.engines.cuda import CudaEngine
-from bitmtp_edge.engines.cuda_device import Block, Pieces
 from bitmtp_edge.engines.cuda_runtimes import PrivateKVEngine, open_beside
+from bitmtp_edge.engines.gpu_device import Block, Pieces
 from bitmtp_edge.engines.runtimes import RUNTIMES, Runtime
 
 from .cuda_steps import TOKENS, Open, on_host

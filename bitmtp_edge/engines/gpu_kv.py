@@ -1,4 +1,4 @@
-"""The KV buffer of one segment on a CUDA device."""
+"""The KV buffer of one segment on a GPU."""
 
 from __future__ import annotations
 
@@ -10,25 +10,31 @@ import numpy as np
 
 from ..operators import Node
 from . import abi
-from .cuda_device import CudaDevice, Pieces
-from .cuda_library import CudaLibrary
+from .gpu_device import GpuDevice, Pieces
+from .gpu_library import StepLibrary
 from .kv_buffer import check_copy, check_promotion, kv_planes
 from .operator_records import DeviceArray
 
+# Workspace rows start behind so many history rows, or a multiple: the smallest row, the scales of
+# one head, has 4 bytes, so every plane's workspace is at a multiple of 256, as TensorRT wants of
+# whatever it is given.
+ROW_STEP = 64
 
-class CudaKVBuffer:
-    """As :class:`KVBuffer`, of whose planes it has the layout: ``history`` and ``workspace`` by
-    tensor name."""
+
+class GpuKVBuffer:
+    """As :class:`KVBuffer`: ``history`` and ``workspace`` by tensor name, all at multiples of
+    256."""
 
     def __init__(
-        self, nodes: Sequence[Node], capacity: int, max_width: int, device: CudaDevice
+        self, nodes: Sequence[Node], capacity: int, max_width: int, device: GpuDevice
     ) -> None:
         self.capacity = capacity
         self.history: dict[str, DeviceArray] = {}
         self.workspace: dict[str, DeviceArray] = {}
         self._max_width = max_width
         self._device = device
-        slots = capacity + max_width
+        self._workspace_at = -(-capacity // ROW_STEP) * ROW_STEP
+        slots = self._workspace_at + max_width
         planes, total = kv_planes(nodes, slots)
         self.block = device.allocate(total, f"a KV buffer of {slots} rows")
         records = []
@@ -38,7 +44,7 @@ class CudaKVBuffer:
             row_bytes = math.prod(row) * np.dtype(dtype).itemsize
             self.history[plane.history] = DeviceArray(base, dtype, (capacity, *row))
             self.workspace[plane.rows] = DeviceArray(
-                base + capacity * row_bytes, dtype, (max_width, *row)
+                base + self._workspace_at * row_bytes, dtype, (max_width, *row)
             )
             records.append(abi.KVPlane(base, row_bytes))
         self._records = (abi.KVPlane * len(records))(*records)
@@ -46,16 +52,21 @@ class CudaKVBuffer:
             [(each.base - self.block.address, each.row_bytes) for each in records]
         )
 
-    def promote(self, rows: Sequence[int], at: int, library: CudaLibrary) -> None:
+    def promote(self, rows: Sequence[int], at: int, library: StepLibrary) -> None:
         """Enqueues that history rows ``at, at+1, ...`` take workspace rows ``rows``. ValueError for
         rows outside them."""
         check_promotion(rows, at, self.capacity, self._max_width)
         if len(rows):
             library.promote(
-                self._records, len(self._records), self.capacity, rows, at, self._device.stream
+                self._records,
+                len(self._records),
+                self._workspace_at,
+                rows,
+                at,
+                self._device.stream,
             )
 
-    def copy_history(self, other: CudaKVBuffer, rows: int, first: int = 0) -> None:
+    def copy_history(self, other: GpuKVBuffer, rows: int, first: int = 0) -> None:
         """Enqueues a copy of history rows ``first .. rows - 1`` of ``other``, whose planes are the
         same. ValueError if either has fewer."""
         check_copy(first, rows, other.capacity, self.capacity)

@@ -1,0 +1,238 @@
+"""The order of a step on a GPU, whatever runs it: begin, finish, stage, promote, grow, close.
+
+Weights lie in one block of the device's memory, and the KV planes of the segment in use in another.
+A step is one copy of its inputs to the device, a plan's run, and one copy of its outputs into
+page-locked memory: a few hundred bytes. The host may do other work meanwhile
+(:meth:`GpuEngine.start`), such as having the next window made of outputs that it has not read
+(:meth:`GpuEngine.stage`).
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from weakref import ref
+
+from ..bundle import Bundle
+from ..errors import UserError
+from . import abi
+from .base import (
+    DraftedWindow,
+    Engine,
+    PendingOutput,
+    ReplayState,
+    StagedStep,
+    StepOutput,
+    Window,
+)
+from .gpu_device import GpuDevice
+from .gpu_kv import GpuKVBuffer
+from .gpu_library import StepLibrary
+from .gpu_step import StepInputBlock, StepOutputBlock
+from .gpu_weights import Weights, upload_weights
+from .step_layout import StepInputs, check_state
+
+
+class StepPlan(ABC):
+    """How a replay state runs: what of its inputs the host writes, and where its outputs lie."""
+
+    def __init__(self, state: ReplayState, inputs: StepInputs, outputs: StepOutputBlock) -> None:
+        self.state = state
+        self.inputs = inputs
+        self.outputs = outputs
+
+    @abstractmethod
+    def run(self) -> None:
+        """Enqueues the step, between the copies of its inputs and of its outputs."""
+
+
+class Step:
+    """A step that began. given: the output that :meth:`GpuEngine.start` gave. output: None until
+    the step has ended."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan
+        self.given: ref[PendingOutput] | None = None
+        self.output: StepOutput | None = None
+
+
+class GpuEngine(Engine):
+    """One sequence on a GPU. ``device`` is current while this is called, and ``weights`` are those
+    of the bundle where they are on the device already.
+
+    Calls from several Python threads take turns. Raises UserError where memory is missing.
+    """
+
+    def __init__(
+        self, bundle: Bundle, device: GpuDevice, library: StepLibrary, weights: Weights | None
+    ) -> None:
+        self.bundle = bundle
+        self._turn = threading.RLock()
+        self._device = device
+        self._library = library
+        self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
+        self._max_width = bundle.replay.max_width
+        self._weights = upload_weights(bundle, device) if weights is None else weights
+        self._kv = self._kv_buffer(bundle.replay.segments[0])
+        self._inputs = StepInputBlock(device, self._max_width)
+        self._plans: dict[ReplayState, StepPlan] = {}
+        self._ended = device.mark()
+        self._last: Step | None = None
+        self._staged: _StagedStep | None = None
+        self._closed = False
+
+    @property
+    def segment(self) -> int:
+        return self._kv.capacity
+
+    @property
+    def device(self) -> str:
+        return self._device.name
+
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        with self._entered():
+            return self._finished(self._begin(state, window))
+
+    def start(self, state: ReplayState, window: Window) -> StepOutput:
+        with self._entered():
+            step = self._begin(state, window)
+            output = PendingOutput(partial(self._output_of, step))
+            step.given = ref(output)
+            return output
+
+    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+        prefix, count = window.prefix, window.count
+        if len(prefix) > abi.STAGE_TOKENS:
+            return None
+        with self._entered():
+            last = self._last
+            if last is None or last.given is None or last.given() is not window.drafts:
+                raise ValueError("a window is staged from the output that the last step started")
+            drafted = last.plan.state.outputs
+            if not prefix or not 0 <= count <= drafted or window.rows > state.width:
+                raise ValueError(
+                    f"{len(prefix)} tokens and {count} drafts are no window of {state}"
+                )
+            if not 1 <= window.heads <= min(window.rows, state.outputs):
+                raise ValueError(f"{window.heads} outputs of {window.rows} rows do not fit {state}")
+            self._plan(state)  # refuses a state that is not to be had
+            self._inputs.stage(
+                self._library,
+                state,
+                prefix,
+                window.history_length,
+                last.plan.outputs.tensors["next_token_ids"],
+                count,
+                window.heads,
+            )
+            self._staged = _StagedStep(self, state)
+            return self._staged
+
+    def run_staged(self, staged: _StagedStep) -> StepOutput:
+        """Runs the step whose window was staged last. ValueError for another one."""
+        with self._entered():
+            if self._staged is not staged:
+                raise ValueError("another step has begun since this one was staged")
+            return self._finished(self._begin(staged.state, None))
+
+    def promote(self, rows: Sequence[int], at: int) -> None:
+        with self._entered():
+            self._kv.promote(rows, at, self._library)
+
+    def grow(self, segment: int, rows: int) -> None:
+        with self._entered():
+            if segment == self._kv.capacity:
+                return
+            self._finish_last()
+            grown = self._kv_buffer(segment)
+            grown.copy_history(self._kv, rows)
+            self._device.synchronize()  # the old planes are read until then
+            self._forget_plans()
+            self._kv = grown
+
+    def close(self) -> None:
+        with self._entered():
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._finish_last()
+                self._device.synchronize()
+            finally:
+                self._forget_plans()
+                self._release()
+
+    @abstractmethod
+    def _new_plan(self, state: ReplayState) -> StepPlan:
+        """The plan of a state that the KV buffer in use can serve."""
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._last = self._staged = None
+
+    def _release(self) -> None:
+        """Lets go of the device's memory."""
+        del self._weights, self._kv, self._inputs, self._ended
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with self._turn, self._device.current():
+            yield
+
+    def _begin(self, state: ReplayState, window: Window | None) -> Step:
+        """Enqueues a step; None for ``window`` where it was staged."""
+        self._finish_last()  # its inputs and outputs go through the same host memory
+        plan = self._plan(state)
+        if window is not None:
+            plan.inputs.take(window)
+        self._last = self._staged = None
+        try:
+            with self._device.ordered():
+                if window is not None:
+                    self._inputs.send()
+                plan.run()
+                plan.outputs.fetch()
+                self._device.reach(self._ended)
+        except BaseException:
+            with suppress(UserError):
+                self._device.synchronize()  # what was enqueued uses memory that others may get
+            raise
+        self._last = Step(plan)
+        return self._last
+
+    def _finish_last(self) -> None:
+        if self._last is not None:
+            self._finished(self._last)
+
+    def _finished(self, step: Step) -> StepOutput:
+        if step.output is None:
+            self._device.await_mark(self._ended)
+            step.output = step.plan.outputs.output()
+        return step.output
+
+    def _output_of(self, step: Step) -> StepOutput:
+        with self._entered():
+            return self._finished(step)
+
+    def _plan(self, state: ReplayState) -> StepPlan:
+        """The plan of a replay state, made at its first use."""
+        plan = self._plans.get(state)
+        if plan is None:
+            check_state(state, self._kv.capacity, self._max_width)
+            plan = self._plans[state] = self._new_plan(state)
+        return plan
+
+    def _kv_buffer(self, capacity: int) -> GpuKVBuffer:
+        return GpuKVBuffer(self._nodes["verify"], capacity, self._max_width, self._device)
+
+
+class _StagedStep(StagedStep):
+    def __init__(self, engine: GpuEngine, state: ReplayState) -> None:
+        self._engine = engine
+        self.state = state
+
+    def replay(self) -> StepOutput:
+        return self._engine.run_staged(self)

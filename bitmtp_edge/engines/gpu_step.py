@@ -1,0 +1,120 @@
+"""What goes into a step on a GPU and what comes out of it, on the device and on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..operators import Spec
+from . import abi
+from .base import ReplayState, StepOutput
+from .gpu_device import Block, GpuDevice, HostBlock
+from .gpu_library import StepLibrary
+from .operator_records import DeviceArray
+from .step_layout import in_a_row, input_specs, spec_bytes
+
+Placed = tuple[Block, DeviceArray]
+
+
+def placed(
+    block: Block, specs: Mapping[str, Spec], offsets: Mapping[str, int]
+) -> dict[str, Placed]:
+    """The tensors ``specs`` at their ``offsets`` in ``block``."""
+    return {
+        name: (block, DeviceArray(block.address + offsets[name], dtype, shape))
+        for name, (dtype, shape) in specs.items()
+    }
+
+
+def host_arrays(
+    block: HostBlock, specs: Mapping[str, Spec], offsets: Mapping[str, int]
+) -> dict[str, NDArray[Any]]:
+    return {
+        name: np.frombuffer(block.array, dtype, math.prod(shape), offsets[name]).reshape(shape)
+        for name, (dtype, shape) in specs.items()
+    }
+
+
+class StepInputBlock:
+    """The inputs of every step, laid out for the widest window so that no graph's addresses change:
+    page-locked on the host, and on the device."""
+
+    def __init__(self, device: GpuDevice, max_width: int) -> None:
+        self._device = device
+        specs = input_specs(max_width, max_width)
+        offsets, size = in_a_row(specs)
+        self._block = device.allocate(size, "the inputs of a step")
+        self._host = device.pinned(size)
+        self._kv4 = self._block.part(offsets["kv4_length"], spec_bytes(specs["kv4_length"]))
+        self.tensors = placed(self._block, specs, offsets)
+        self.host = host_arrays(self._host, specs, offsets)
+
+    def send(self) -> None:
+        """Enqueues the copy of the host's inputs to the device."""
+        self._device.send(self._host, self._block)
+
+    def stage(
+        self,
+        library: StepLibrary,
+        state: ReplayState,
+        prefix: Sequence[int],
+        history_length: int,
+        drafts: DeviceArray,
+        count: int,
+        heads: int,
+    ) -> None:
+        """Enqueues the making of a causal window: ``prefix`` behind ``history_length`` rows, then
+        the best tokens of the first ``count`` rows of ``drafts``, int32[h, k]."""
+        made = {name: array.address for name, (_, array) in self.tensors.items()}
+        made.pop("kv4_length")
+        args = abi.StageArgs(
+            prefix=ctypes.addressof(tokens := (ctypes.c_int32 * len(prefix))(*prefix)),
+            outputs=ctypes.addressof(outputs := (ctypes.c_void_p * 1)(drafts.address)),
+            output_rows=ctypes.addressof(rows := (ctypes.c_int32 * 1)(count)),
+            **made,
+            history=history_length,
+            prefix_rows=len(tokens),
+            output_count=len(outputs) if rows[0] else 0,
+            top_k=drafts.shape[1],
+            M=state.width,
+            h=state.outputs,
+            heads=heads,
+        )
+        library.stage(args, self._device.stream)
+        with self._device.ordered():
+            self._device.clear(self._kv4)
+
+
+class StepOutputBlock:
+    """The outputs of a step, on the device and on the host.
+
+    specs: of "next_token_ids", "probability" and, in the sampling variant, "logits", in this order.
+    offsets: where each lies in ``block`` and in ``host``, which are of one size.
+    """
+
+    def __init__(
+        self,
+        device: GpuDevice,
+        block: Block,
+        host: HostBlock,
+        specs: Mapping[str, Spec],
+        offsets: Mapping[str, int],
+    ) -> None:
+        self._device = device
+        self._block = block
+        self._host = host
+        self._arrays = host_arrays(host, specs, offsets)
+        self.tensors = {name: array for name, (_, array) in placed(block, specs, offsets).items()}
+
+    def fetch(self) -> None:
+        """Enqueues the copy of the outputs to the host."""
+        self._device.fetch(self._block, self._host)
+
+    def output(self) -> StepOutput:
+        """The outputs that were fetched last, as the caller's own arrays."""
+        return StepOutput(*(array.copy() for array in self._arrays.values()))
