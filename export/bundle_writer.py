@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from bitmtp_edge.bundle import (
     ModelFacts,
     NodeRecord,
     ReplayConfig,
+    TensorEntry,
     sha256_of,
 )
 from bitmtp_edge.errors import UserError, missing_extra
@@ -86,9 +87,8 @@ def write_bundle(
     force: replace an existing bundle. On any failure the target is untouched. Raises UserError for
     a target that may not be replaced and a disk too small.
     """
-    config, tensors, defaults = contents.config, contents.tensors, contents.defaults
     text_files = _text_files(contents.text, contents.where)
-    entries, size = lay_out(tensors.specs())
+    entries, size = lay_out(contents.tensors.specs())
     needed = size + sum(map(len, text_files.values())) + SPARE_BYTES
     with new_folder(target, needed, force) as folder:
         with WeightsWriter(folder / WEIGHTS_FILE, entries, size) as writer:
@@ -96,26 +96,44 @@ def write_bundle(
             _write_rotary(writer, contents)
         for name, data in text_files.items():
             _write(folder / name, data)
-        graphs = {role: build_nodes(config, tensors, role, contents.kv) for role in GRAPH_FILES}
+        graphs = graphs_of(contents)
         for role, nodes in graphs.items():
             model = build_model(nodes, entries, role)
             _write(folder / GRAPH_FILES[role], model.SerializeToString(deterministic=True))
-        manifest = Manifest(
-            FORMAT,
-            VERSION,
-            __version__,
-            _facts(contents),
-            tuple(sorted({node.op for nodes in graphs.values() for node in nodes})),
-            replay_config(defaults, contents.context),
-            _decoding(contents),
-            entries,
-            {role: tuple(_record(node) for node in nodes) for role, nodes in graphs.items()},
-            _file_entries(folder),
-        )
+        manifest = manifest_of(contents, graphs, entries, _file_entries(folder))
         _write(folder / BUNDLE_FILE, manifest.to_json().encode())
         Bundle.open(folder, check_hashes=False)
         publish(folder, target)
     return Bundle.open(target, check_hashes=False)
+
+
+def graphs_of(contents: Contents) -> dict[str, list[Node]]:
+    """Nodes of each role's graph."""
+    return {
+        role: build_nodes(contents.config, contents.tensors, role, contents.kv)
+        for role in GRAPH_FILES
+    }
+
+
+def manifest_of(
+    contents: Contents,
+    graphs: Mapping[str, Sequence[Node]],
+    entries: dict[str, TensorEntry],
+    files: dict[str, FileEntry],
+) -> Manifest:
+    """bundle.json of ``contents``, whose tensors lie at ``entries``."""
+    return Manifest(
+        FORMAT,
+        VERSION,
+        __version__,
+        _facts(contents),
+        tuple(sorted({node.op for nodes in graphs.values() for node in nodes})),
+        replay_config(contents.defaults, contents.context),
+        _decoding(contents),
+        entries,
+        {role: tuple(_record(node) for node in nodes) for role, nodes in graphs.items()},
+        files,
+    )
 
 
 def _segments(context: int) -> tuple[int, ...]:

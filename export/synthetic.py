@@ -12,19 +12,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bitmtp_edge.bundle import MASK_TABLE, Bundle
+from bitmtp_edge.bundle import MASK_TABLE, WEIGHTS_FILE, Bundle, FileEntry
 from bitmtp_edge.layout import CODE_BITS, TILE_ROWS, pack_weight
 from bitmtp_edge.progress import Progress
 
 from .bundle_defaults import NESTED_DEFAULTS, ternary_defaults
-from .bundle_writer import Contents, replay_config, require_onnx, write_bundle
+from .bundle_writer import (
+    Contents,
+    graphs_of,
+    manifest_of,
+    replay_config,
+    require_onnx,
+    write_bundle,
+)
 from .checkpoints.base import EMBEDDING, HEAD, Stack
 from .checkpoints.ternary import MultiToken
 from .checkpoints.text_assets import TextAssets
 from .model_tensors import Matrix, ModelTensors, collect
 from .shapes import shape_of
 from .target_folder import resolve_target
-from .weights_file import WeightsWriter
+from .weights_file import WeightsWriter, lay_out
 
 POOL_WORDS = 1 << 20
 # Lowest and highest code of a plane. With -8 in the base plane both planes together leave int8.
@@ -38,9 +45,24 @@ def write_synthetic(name: str, target: Path) -> Bundle:
     Its tokens are numbers, its drafts as good as its weights. Raises UserError for a name that is
     none, a target that exists, a disk too small, and where the package onnx is missing.
     """
-    shape = shape_of(name)
+    contents = synthetic_contents(name)
     require_onnx()
     target = resolve_target(target, force=False)
+    return write_bundle(contents, target, False, lambda writer: _fill(writer, contents.tensors))
+
+
+def describe_synthetic(name: str) -> Bundle:
+    """The same bundle without files: its manifest, for what reads nothing else. UserError for a
+    name that is none."""
+    contents = synthetic_contents(name)
+    entries, size = lay_out(contents.tensors.specs())
+    files = {WEIGHTS_FILE: FileEntry(size, "")}
+    return Bundle(Path(name), manifest_of(contents, graphs_of(contents), entries, files))
+
+
+def synthetic_contents(name: str) -> Contents:
+    """What the bundle of shape ``name`` holds. UserError for a name that is none."""
+    shape = shape_of(name)
     config, block = shape.config, shape.block
     masks = 0 if block is None else 1
     defaults = NESTED_DEFAULTS
@@ -53,7 +75,7 @@ def write_synthetic(name: str, target: Path) -> Bundle:
         return Matrix(stack, packed.kind, packed.group_size)
 
     positions = config.context + replay_config(defaults, config.context).max_width
-    contents = Contents(
+    return Contents(
         f"{name} (random weights)",
         config,
         defaults,
@@ -63,7 +85,6 @@ def write_synthetic(name: str, target: Path) -> Bundle:
         TextAssets(_tokenizer_json(config.vocab_size), None, None, []),
         f"shape {name}",
     )
-    return write_bundle(contents, target, False, lambda writer: _fill(writer, contents.tensors))
 
 
 def _fill(writer: WeightsWriter, tensors: ModelTensors) -> None:

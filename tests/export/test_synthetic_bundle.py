@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.export import target_folder
 from bitmtp_edge.export.shapes import SHAPES
-from bitmtp_edge.export.synthetic import write_synthetic
+from bitmtp_edge.export.synthetic import describe_synthetic, write_synthetic
 from bitmtp_edge.layout import CODE_BITS, unpack_scales, unpack_weight
 from bitmtp_edge.text.tokenizer import Tokenizer
 from bitmtp_edge.verification import verify
@@ -27,6 +28,11 @@ PARAMETERS = {
     "bonsai-4b": 4.02e9,
     "llama-2-7b": 6_738_415_616,
 }
+# Sizes of a ModelConfig that bundle.json tells under the same name.
+SIZES = (
+    *("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim"),
+    *("intermediate_size", "context"),
+)
 
 
 @pytest.fixture(scope="module", params=list(SHAPES))
@@ -52,6 +58,20 @@ def test_bonsai_takes_the_bytes_that_its_card_tells() -> None:
     """Ternary codes and a scale for 128 of them: 436 and 1,020 MiB, norms apart."""
     for name, mib in (("bonsai-1.7b", 436), ("bonsai-4b", 1020)):
         assert SHAPES[name].parameters * (2 + 16 / 128) / 8 / 2**20 == pytest.approx(mib, rel=3e-3)
+
+
+def test_a_description_is_the_bundle_but_for_its_files(
+    tiny: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = tiny.path.name
+    shape = SHAPES[name]
+    model = tiny.model
+    sizes = {field: getattr(model, field) for field in SIZES}
+    small = replace(shape, config=replace(shape.config, longest_context=300, **sizes))
+    monkeypatch.setitem(SHAPES, name, small)
+    described, written = describe_synthetic(name).manifest, tiny.manifest
+    assert described.files["weights.bin"].bytes == written.files["weights.bin"].bytes
+    assert replace(described, files={}) == replace(written, files={})
 
 
 def test_the_engines_agree_on_it(tiny: Bundle) -> None:
