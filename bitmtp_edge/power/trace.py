@@ -1,0 +1,126 @@
+"""Energy of a window, from samples of power or of a counter: pure arithmetic, nothing estimated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+MIN_SAMPLES = 5
+
+
+class Point(NamedTuple):
+    """A value at a moment: seconds, and W or J."""
+
+    at: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Integral:
+    """joules: None where ``reason`` says why. peak_w: the highest sample of the window.
+    coverage: the share of the window, 0 to 1, between samples that lie close enough."""
+
+    joules: float | None
+    peak_w: float | None
+    samples: int
+    coverage: float
+    reason: str | None
+
+
+def integrate(points: Sequence[Point], start: float, end: float, widest: float) -> Integral:
+    """Joules of power samples (W) between ``start`` and ``end``, by the trapezoid rule.
+
+    points: in order of time, no two of one time. At the edges power is interpolated between the
+    samples on both sides. Two samples more than ``widest`` seconds apart have a gap between them.
+    """
+    inside = [point.value for point in points if start <= point.at <= end]
+    if end <= start:
+        return Integral(None, None, len(inside), 0.0, "the window is empty")
+    pieces, seconds = [], []
+    for low, high in _stretches(points, start, end, widest):
+        pieces.append((low.value + high.value) / 2 * (high.at - low.at))
+        seconds.append(high.at - low.at)
+    # Seconds since boot have few digits left for what lies between them.
+    covered = math.fsum(seconds) / (end - start)
+    whole = math.isclose(covered, 1.0, abs_tol=1e-6)
+    coverage = 1.0 if whole else covered
+    reason = None
+    if len(inside) < MIN_SAMPLES:
+        reason = f"{len(inside)} samples in {end - start:.3g} s: at least {MIN_SAMPLES} are needed"
+    elif not whole:
+        reason = f"samples cover {coverage:.1%} of the window: {_gap(points, start, end, widest)}"
+    if reason is not None:
+        return Integral(None, None, len(inside), coverage, reason)
+    return Integral(math.fsum(pieces), max(inside), len(inside), 1.0, None)
+
+
+def count(points: Sequence[Point], start: float, end: float, widest: float) -> Integral:
+    """Joules that a counter (J) went up between ``start`` and ``end``, interpolated at the edges.
+
+    What counts is when the counter moved, so of equal readings only the first is used, and the very
+    first not at all: when that value began is unknown. A gap matters at an edge only, since a
+    counter misses nothing in between. No peak.
+    """
+    moved = [after for before, after in pairwise(points) if after.value != before.value]
+    samples = sum(start <= point.at <= end for point in moved)
+    edges = [_at(moved, edge, widest) for edge in (start, end)]
+    coverage = sum(edge is not None for edge in edges) / 2
+    reason = None
+    if end <= start:
+        coverage, reason = 0.0, "the window is empty"
+    elif any(after.value < before.value for before, after in pairwise(points)):
+        reason = "the counter ran backwards"
+    elif samples < MIN_SAMPLES:
+        reason = (
+            f"the counter moved {samples} times in {end - start:.3g} s: "
+            f"at least {MIN_SAMPLES} are needed"
+        )
+    elif None in edges:
+        side = "beginning" if edges[0] is None else "end"
+        reason = f"the counter did not move around the window's {side}"
+    first, last = edges
+    joules = None if reason or first is None or last is None else last - first
+    return Integral(joules, None, samples, coverage, reason)
+
+
+def _stretches(
+    points: Sequence[Point], start: float, end: float, widest: float
+) -> Iterator[tuple[Point, Point]]:
+    """Pairs of neighbours without a gap between them, cut to the window."""
+    for before, after in pairwise(points):
+        low, high = max(before.at, start), min(after.at, end)
+        if low < high and after.at - before.at <= widest:
+            yield (
+                Point(low, _between(before, after, low)),
+                Point(high, _between(before, after, high)),
+            )
+
+
+def _between(before: Point, after: Point, at: float) -> float:
+    if at == before.at:
+        return before.value
+    if at == after.at:
+        return after.value
+    share = (at - before.at) / (after.at - before.at)
+    return before.value + share * (after.value - before.value)
+
+
+def _at(points: Sequence[Point], at: float, widest: float) -> float | None:
+    """The value at a moment; None where no two close points have it between them."""
+    for before, after in pairwise(points):
+        if before.at <= at <= after.at:
+            return _between(before, after, at) if after.at - before.at <= widest else None
+    return None
+
+
+def _gap(points: Sequence[Point], start: float, end: float, widest: float) -> str:
+    """The first gap of the window, told."""
+    if points[0].at > start:
+        return f"the first came {points[0].at - start:.2f} s after its beginning"
+    for before, after in pairwise(points):
+        if after.at > start and before.at < end and after.at - before.at > widest:
+            return f"{after.at - before.at:.2f} s without one, {before.at - start:.2f} s into it"
+    return f"the last came {end - points[-1].at:.2f} s before its end"

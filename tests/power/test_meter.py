@@ -1,0 +1,316 @@
+"""The meter: windows, phases, baseline, counters, and sensors that fail it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import pytest
+
+from bitmtp_edge.power.meter import Meter
+from bitmtp_edge.power.report import EnergyReport
+from bitmtp_edge.power.source import Reading, Source, SourceError
+
+PERIOD = 0.05
+
+
+class Bench:
+    """A meter without its thread: samples are taken, and time passes, when somebody sleeps."""
+
+    def __init__(self, source: Simulated) -> None:
+        self.source = source
+        source.bench = self
+        self.now = 1000.0
+        self.meter = Meter(source, clock=lambda: self.now, sleep=self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        """Passes time, a sample every period of the source."""
+        end = self.now + seconds
+        while self.now < end:
+            due = self.source.last + self.source.poll_s
+            self.now = max(self.now, min(end, due))
+            if self.now >= due:
+                self.source.last = self.now
+                self.meter.take()
+
+    def run(self, prefill: float = 1, decode: float = 2, tokens: int = 10) -> EnergyReport:
+        self.sleep(1)
+        window = self.meter.begin()
+        self.sleep(prefill)
+        window.mark_decode()
+        self.sleep(decode)
+        return window.end(tokens)
+
+
+class Simulated(Source):
+    """10 W, of which 8 W are the chip's; ``watts`` of the time may say otherwise."""
+
+    name = "simulated"
+
+    def __init__(self, watts: Callable[[float], float] = lambda at: 10.0) -> None:
+        self.poll_s = self.update_s = PERIOD
+        self.watts = watts
+        self.last = 0.0
+        self.closed = False
+        self.bench: Bench
+
+    def read(self) -> Reading:
+        now = self.bench.now
+        milliwatts = 1000 * self.watts(now)
+        rails = {"VDD_IN": milliwatts, "VDD_CPU_GPU_CV": 0.8 * milliwatts}
+        return self.board_reading(rails, now)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Failing(Simulated):
+    """Fails at the moments for which ``fails`` holds."""
+
+    def __init__(self, fails: Callable[[float], bool]) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def read(self) -> Reading:
+        if self.fails(self.bench.now):
+            raise SourceError("Input/output error")
+        return super().read()
+
+
+class Counting(Simulated):
+    """Has a counter of 20 W besides, which moves ten times a second."""
+
+    def read(self) -> Reading:
+        counted = 20 * (self.bench.now * 10 // 1) / 10
+        return replace(super().read(), joules=counted)
+
+
+class CounterOnly(Counting):
+    counter_only = True
+
+
+def test_a_window_and_its_phases() -> None:
+    report = Bench(Simulated()).run(prefill=1, decode=3, tokens=60)
+    assert report.joules == pytest.approx(40)
+    assert report.prefill.joules == pytest.approx(10)
+    assert report.decode.joules == pytest.approx(30)
+    assert report.joules_per_token == pytest.approx(0.5)
+    assert (report.mean_w, report.peak_w) == (pytest.approx(10), pytest.approx(10))
+    assert (report.seconds, report.coverage, report.reason) == (pytest.approx(4), 1, None)
+    assert report.samples in (80, 81)
+    assert (report.source, report.total_is) == ("simulated", "VDD_IN")
+    assert report.rails == {
+        "VDD_IN": pytest.approx(10000),
+        "VDD_CPU_GPU_CV": pytest.approx(8000),
+    }
+    assert report.integrated_joules == report.joules
+    assert report.counter_joules is None
+    assert report.idle is None
+
+
+def test_phases_of_different_power() -> None:
+    bench = Bench(Simulated(lambda at: 30.0 if at < 1002 else 12.0))
+    report = bench.run(prefill=1, decode=2)
+    assert report.peak_w == 30
+    assert report.decode.peak_w == 12
+    assert report.prefill.mean_w == pytest.approx(30, rel=0.02)
+    assert report.decode.mean_w == pytest.approx(12, rel=0.02)
+    assert report.prefill.joules and report.decode.joules
+    assert report.joules == pytest.approx(report.prefill.joules + report.decode.joules)
+
+
+def test_a_report_is_json() -> None:
+    import json
+
+    told = json.loads(json.dumps(asdict(Bench(Simulated()).run())))
+    assert {"joules", "joules_per_token", "mean_w", "peak_w", "samples", "coverage"} <= told.keys()
+    assert {"source", "total_is", "rails", "idle", "prefill", "decode", "reason"} <= told.keys()
+    assert told["decode"]["joules"] == pytest.approx(20)
+
+
+def test_the_idle_baseline_stands_beside() -> None:
+    bench = Bench(Simulated(lambda at: 4.0 if at < 1003 else 10.0))
+    idle = bench.meter.measure_idle(2)
+    bench.sleep(1)
+    report = bench.run()
+    assert idle.mean_w == pytest.approx(4) and idle.reason is None
+    assert report.idle == idle
+    assert report.mean_w == pytest.approx(10)  # nothing is subtracted
+
+
+def test_without_a_mark_all_is_decoding() -> None:
+    bench = Bench(Simulated())
+    window = bench.meter.begin()
+    bench.sleep(2)
+    report = window.end(4)
+    assert report.decode.joules == report.joules == pytest.approx(20)
+    assert report.prefill.joules is None and report.prefill.reason == "the window is empty"
+
+
+def test_no_tokens_no_quotient() -> None:
+    report = Bench(Simulated()).run(tokens=0)
+    assert report.decode.joules is not None
+    assert report.joules_per_token is None
+
+
+def test_one_token_is_too_short_for_a_slow_sensor() -> None:
+    report = Bench(Simulated()).run(prefill=2, decode=0.03, tokens=1)
+    assert report.decode.joules is None and report.joules_per_token is None
+    assert report.decode.reason is not None
+    assert report.decode.reason.endswith("at least 5 are needed")
+    assert report.joules == pytest.approx(20.3)
+
+
+def test_a_single_failure_is_no_gap() -> None:
+    report = Bench(Failing(lambda at: 1002.0 < at < 1002.07)).run()
+    assert report.joules == pytest.approx(30)
+
+
+def test_a_gap_gives_no_figure_and_the_sensors_words() -> None:
+    report = Bench(Failing(lambda at: 1002.5 < at < 1003)).run()
+    assert report.joules is None and report.mean_w is None and report.peak_w is None
+    assert report.joules_per_token is None
+    assert report.prefill.joules == pytest.approx(10)
+    assert report.decode.coverage < 1
+    assert report.decode.reason is not None
+    assert report.decode.reason.startswith("samples cover ")
+    assert report.decode.reason.endswith(" (Input/output error)")
+    assert report.rails == {"VDD_IN": None, "VDD_CPU_GPU_CV": None}
+
+
+def test_a_sensor_that_dies() -> None:
+    report = Bench(Failing(lambda at: at > 1002.5)).run()
+    assert report.decode.joules is None
+    assert report.decode.reason is not None
+    assert "before its end (Input/output error)" in report.decode.reason
+
+
+def test_a_sensor_that_never_gives_anything() -> None:
+    report = Bench(Failing(lambda at: True)).run()
+    assert report.joules is None and report.samples == 0 and report.coverage == 0
+    assert report.reason == "0 samples in 3 s: at least 5 are needed (Input/output error)"
+    assert report.total_is is None and report.rails == {}
+
+
+def test_a_value_that_stays_the_same_sample_is_no_sample() -> None:
+    """A service that stopped still shows its last value, with its last stamp."""
+
+    class Stuck(Simulated):
+        def read(self) -> Reading:
+            return replace(super().read(), at=min(self.bench.now, 1002.5))
+
+    report = Bench(Stuck()).run()
+    assert report.decode.joules is None
+    assert report.decode.reason is not None and "before its end" in report.decode.reason
+
+
+def test_a_total_of_other_rails_is_no_sample() -> None:
+    class Losing(Simulated):
+        def read(self) -> Reading:
+            rails = {"VDD_GPU_SOC": 3000.0, "VDD_CPU_CV": 1000.0}
+            if self.bench.now > 1002.5:
+                del rails["VDD_CPU_CV"]
+            return self.board_reading(rails, self.bench.now)
+
+    report = Bench(Losing()).run()
+    assert report.total_is == "sum of VDD_GPU_SOC, VDD_CPU_CV"
+    assert report.prefill.joules == pytest.approx(4)
+    assert report.decode.joules is None
+    assert report.decode.reason is not None
+    assert "(the total was sum of VDD_GPU_SOC, VDD_CPU_CV and is sum of VDD_GPU_SOC)" in (
+        report.decode.reason
+    )
+
+
+def test_the_counter_is_what_counts_and_both_are_told() -> None:
+    report = Bench(Counting()).run(prefill=1, decode=3, tokens=60)
+    assert report.joules == report.counter_joules == pytest.approx(80, rel=0.01)
+    assert report.integrated_joules == pytest.approx(40)
+    assert report.joules_per_token == pytest.approx(1, rel=0.02)
+    assert report.mean_w == pytest.approx(20, rel=0.01)
+    assert report.peak_w == 10
+
+
+def test_a_window_waits_for_the_counter_to_move() -> None:
+    bench = Bench(Counting())
+    window = bench.meter.begin()
+    bench.sleep(2)
+    assert window.end(1).joules == pytest.approx(40, rel=0.03)
+
+
+def test_power_made_of_the_counter_is_no_second_opinion() -> None:
+    report = Bench(CounterOnly()).run()
+    assert report.joules == report.counter_joules
+    assert report.integrated_joules is None and report.decode.integrated_joules is None
+
+
+def test_a_counter_that_stops_leaves_no_figure() -> None:
+    class Stopping(Counting):
+        def read(self) -> Reading:
+            return replace(super().read(), joules=5.0)
+
+    report = Bench(Stopping()).run()
+    assert report.joules is None
+    assert report.reason == "the counter moved 0 times in 3 s: at least 5 are needed"
+    assert report.integrated_joules == pytest.approx(30)
+
+
+def test_old_samples_are_forgotten() -> None:
+    bench = Bench(Simulated())
+    bench.sleep(100)
+    bench.meter.begin()
+    assert len(bench.meter._readings) < 20
+
+
+class Real(Simulated):
+    """10 W on the real clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.poll_s = self.update_s = 0.005
+        self.threads: set[str] = set()
+
+    def read(self) -> Reading:
+        self.threads.add(threading.current_thread().name)
+        return self.board_reading({"VDD_IN": 10000.0})
+
+
+def test_on_a_thread_of_its_own() -> None:
+    source = Real()
+    with Meter(source) as meter:
+        window = meter.begin()
+        time.sleep(0.3)
+        report = window.end(3)
+    assert report.joules == pytest.approx(10 * report.seconds)
+    assert report.coverage == 1 and report.samples >= 5
+    assert report.sampling_share is not None and 0 < report.sampling_share < 1
+    assert source.threads == {"power meter"}
+    assert source.closed and not meter._thread.is_alive()
+
+
+def test_a_fault_of_the_source_is_told_and_the_run_goes_on() -> None:
+    class Broken(Real):
+        def read(self) -> Reading:
+            raise ZeroDivisionError("division by zero")
+
+    with Meter(Broken()) as meter:
+        report = meter.begin().end(1)
+    assert report.joules is None
+    assert report.reason is not None
+    assert report.reason.endswith("(ZeroDivisionError: division by zero)")
+
+
+def test_a_sensor_that_hangs_does_not_hold_the_meter() -> None:
+    release = threading.Event()
+
+    class Hanging(Real):
+        def read(self) -> Reading:
+            release.wait()
+            raise SourceError("too late")
+
+    with Meter(Hanging()) as meter:
+        report = meter.begin().end(1)
+    release.set()
+    assert report.joules is None and report.samples == 0
