@@ -112,6 +112,10 @@ class Choice {
   const Word *chosen_;
 };
 
+inline void check_epsilon(float epsilon) {
+  if (!(epsilon >= 0)) throw Fault(format("epsilon is %g, expected at least 0", epsilon));
+}
+
 // ---- a call -------------------------------------------------------------------------------------------------------------------
 
 // The tensors of one call by port. Addresses are null for ports that are absent, and all are while the workspace is being asked for.

@@ -31,6 +31,13 @@ constexpr const char *kNamespace = "";
 // All creators of this library get into one list, before main() or dlopen() goes on.
 void add_creator(nvinfer1::IPluginCreatorV3One *creator);
 
+struct Label {
+  const char *op;
+  const char *node;
+
+  std::string label() const { return std::string(op) + " '" + node + "'"; }
+};
+
 // What a node says: the operator's attributes, and which of its ports are there.
 template <class Op>
 struct NodeFields {
@@ -62,7 +69,7 @@ class Plugin final : public nvinfer1::IPluginV3,
   }
   Plugin(const Plugin &other) : Plugin(other.name_, other.node_) {}
 
-  std::string label() const { return std::string(Op::kName) + " '" + name_ + "'"; }
+  std::string label() const { return Label{Op::kName, name_.c_str()}.label(); }
 
   // ---- IPluginV3 ----------------------------------------------------------------------------------------------------------------
 
@@ -194,16 +201,15 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
     node.visit(names_);
   }
 
-  std::string label() const { return Op::kName; }
-
   nvinfer1::IPluginV3 *createPlugin(const char *name, const nvinfer1::PluginFieldCollection *fields,
                                     nvinfer1::TensorRTPhase) noexcept override {
-    return guarded(*this, static_cast<Plugin<Op> *>(nullptr), [&] {
+    const Label asked{Op::kName, name == nullptr ? "" : name};
+    return guarded(asked, static_cast<Plugin<Op> *>(nullptr), [&] {
       FieldReader reader(fields);
       NodeFields<Op> node;
       node.visit(reader);
       reader.finish();
-      return new Plugin<Op>(name == nullptr ? "" : name, node);
+      return new Plugin<Op>(asked.node, node);
     });
   }
 

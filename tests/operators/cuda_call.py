@@ -1,8 +1,9 @@
-"""One operator call by the CUDA library: all its tensors in one block, with guard bytes between."""
+"""One operator call on a GPU: all its tensors in one block, with guard bytes between."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ Arrays = dict[str, NDArray[Any]]
 GUARD, GUARD_BYTE, ALIGNMENT = 256, 0xA5, 256
 
 
-class _Placed:
+class Placed:
     """Arrays in a block of the device's memory, behind, between and before guard bytes."""
 
-    def __init__(self, device: CudaDevice, arrays: Arrays) -> None:
+    def __init__(self, device: CudaDevice, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._device = device
         self.offsets: dict[str, int] = {}
         end = GUARD
@@ -32,11 +33,16 @@ class _Placed:
         for name, array in arrays.items():
             self.part(self.image, name, array)[:] = array.reshape(-1).view(np.uint8)
         self.block: Block = device.allocate(end, "a call")
-        host = device.pinned(end)
-        host.array[:end] = self.image
-        with device.ordered():
-            device.send(host.first(end), self.block)
-        device.synchronize()
+        self._host = device.pinned(end)
+        self._host.array[:end] = self.image
+        self.send()
+
+    def send(self) -> None:
+        """Everything as it was in the beginning."""
+        end = self.image.size
+        with self._device.ordered():
+            self._device.send(self._host.first(end), self.block.first(end))
+        self._device.synchronize()
 
     def part(self, image: NDArray[np.uint8], name: str, like: NDArray[Any]) -> NDArray[np.uint8]:
         return image[self.offsets[name] :][: like.nbytes]
@@ -47,36 +53,61 @@ class _Placed:
     def after(self) -> NDArray[np.uint8]:
         return self._device.download(self.block, 0, self.image.size)
 
+    def changed(self, outputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """``outputs`` as they are now. Nothing else may have changed."""
+        after = self.after()
+        changed = after != self.image
+        made = {}
+        for name, like in outputs.items():
+            made[name] = self.part(after, name, like).view(like.dtype).reshape(like.shape).copy()
+            self.part(changed, name, like)[:] = False
+        assert not changed.any(), "something but the outputs was written"
+        return made
+
+
+class Workspace:
+    """``size`` bytes of 0xFF between guard bytes."""
+
+    def __init__(self, device: CudaDevice, size: int) -> None:
+        self._size = size
+        self._placed = Placed(device, {"workspace": np.full(size, 0xFF, np.uint8)})
+        self.address = self._placed.block.address + self._placed.offsets["workspace"]
+
+    def check(self) -> None:
+        around = self._placed.after()
+        assert (around[:GUARD] == GUARD_BYTE).all(), "written before the workspace"
+        assert (around[GUARD + self._size :] == GUARD_BYTE).all(), "written past the workspace"
+
 
 @functools.cache
-def _gpu() -> tuple[CudaDevice, CudaLibrary]:
+def gpu() -> tuple[CudaDevice, CudaLibrary]:
     return CudaDevice(), CudaLibrary()
 
 
-def run_cuda(node: Node, inputs: Arrays, outputs: Arrays, m: int, h: int) -> Arrays:
-    """Outputs by port; ``outputs`` are what they hold before. Nothing else changes, the workspace
-    apart, which starts as 0xFF."""
-    device, library = _gpu()
+def place(node: Node, inputs: Arrays, outputs: Arrays) -> tuple[Placed, dict[str, DeviceArray]]:
+    """The tensors of a call, ``outputs`` by port, as they are before it."""
     arrays = inputs | {node.output(port): like for port, like in outputs.items()}
-    placed = _Placed(device, arrays)
-    tensors = {name: placed.array(name, like) for name, like in arrays.items()}
+    placed = Placed(gpu()[0], arrays)
+    return placed, {name: placed.array(name, like) for name, like in arrays.items()}
+
+
+def results(node: Node, placed: Placed, outputs: Arrays) -> Arrays:
+    """Outputs by port."""
+    made = placed.changed({node.output(port): like for port, like in outputs.items()})
+    return {port: made[node.output(port)] for port in outputs}
+
+
+def run_cuda(node: Node, inputs: Arrays, outputs: Arrays, m: int, h: int) -> Arrays:
+    """Outputs by port, from the CUDA library. ``outputs`` are what they hold before."""
+    device, library = gpu()
+    placed, tensors = place(node, inputs, outputs)
     op, record = build_call(node, tensors, m, h)
-    space: _Placed | None = None
+    space: Workspace | None = None
     if hasattr(record, "workspace"):
-        size = library.workspace_bytes(op, record)
-        space = _Placed(device, {"workspace": np.full(size, 0xFF, np.uint8)})
-        record.workspace = space.block.address + space.offsets["workspace"]
+        space = Workspace(device, library.workspace_bytes(op, record))
+        record.workspace = space.address
     library.launch(op, record, device.stream)
-    after = placed.after()
-    changed = after != placed.image
-    made = {}
-    for port, like in outputs.items():
-        bytes_ = placed.part(after, node.output(port), like)
-        made[port] = bytes_.view(like.dtype).reshape(like.shape).copy()
-        placed.part(changed, node.output(port), like)[:] = False
-    assert not changed.any(), f"{node.op} wrote outside its outputs"
+    made = results(node, placed, outputs)
     if space is not None:
-        around = space.after()
-        assert (around[:GUARD] == GUARD_BYTE).all(), f"{node.op} wrote before its workspace"
-        assert (around[GUARD + size :] == GUARD_BYTE).all(), f"{node.op} wrote past its workspace"
+        space.check()
     return made

@@ -19,6 +19,7 @@ from bitmtp_edge.export.operators import OPSET, model_node, reference_function
 from bitmtp_edge.operators import OPERATORS, Attributes, Node
 
 from .cuda_call import run_cuda
+from .plugin_call import run_plugin
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -177,7 +178,23 @@ def run_cuda_twice(node: Node, inputs: Arrays, m: int, h: int = 1) -> Arrays:
     return first
 
 
-LIBRARIES = {"cpu": run_cpu_everywhere, "cuda": run_cuda_twice}
+def run_plugin_everyway(node: Node, inputs: Arrays, m: int, h: int = 1) -> Arrays:
+    """Outputs by port, from the TensorRT plugin: in or out of a graph the CUDA library's bits."""
+    first, again = (
+        run_plugin(node, inputs, outputs_like(node, m, h), captured=captured)
+        for captured in (False, True)
+    )
+    assert same_bits(first, again), f"{node.op} differs in a CUDA graph"
+    want = run_cuda(node, inputs, outputs_like(node, m, h), m, h)
+    assert same_bits(first, want), f"the plugin of {node.op} and the CUDA library differ"
+    return first
+
+
+LIBRARIES = {
+    "cpu": run_cpu_everywhere,
+    "cuda": run_cuda_twice,
+    "tensorrt": run_plugin_everyway,
+}
 library = "cpu"  # the fixture of this name sets it
 
 

@@ -120,7 +120,8 @@ def test_padding_rows_never_win(kind: str) -> None:
     g = rng("padding", kind)
     rows = 13
     weight = random_weight(g, kind, rows, WIDTH, 0, np.full((rows, 1), 0.01))
-    codes = np.repeat(-np.sign(weight.codes.sum(axis=1))[:1], WIDTH)[None]
+    sums = weight.codes.sum(axis=1)
+    codes = np.repeat(-np.sign(sums[sums != 0])[:1], WIDTH)[None]
     logits = codes @ weight.values.T
     negative = logits[0] < 0
     assert negative.any()

@@ -26,6 +26,7 @@ struct GatedActQuant {
 
   void check() const {
     if (width < 1) throw Fault(format("width is %d, expected at least 1", width));
+    check_epsilon(epsilon);
   }
 
   Ports ports() const {

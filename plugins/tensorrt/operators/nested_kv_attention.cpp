@@ -48,6 +48,8 @@ struct NestedKVAttention {
     if (num_kv_heads < 1 || num_heads < num_kv_heads || num_heads > 1024 || num_heads % num_kv_heads != 0) {
       throw Fault(format("has %d heads and %d KV heads, expected a multiple and at most 1024", num_heads, num_kv_heads));
     }
+    if (!(softmax_scale > 0)) throw Fault(format("softmax_scale is %g, expected more than 0", softmax_scale));
+    check_epsilon(epsilon);
     if (head_dim != 64 && head_dim != 128) throw Fault(format("head_dim is %d, expected 64 or 128", head_dim));
   }
 

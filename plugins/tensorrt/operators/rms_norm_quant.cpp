@@ -22,6 +22,7 @@ struct RmsNormQuant {
 
   void check() const {
     if (width < 1) throw Fault(format("width is %d, expected at least 1", width));
+    check_epsilon(epsilon);
   }
 
   Ports ports() const {
