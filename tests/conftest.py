@@ -93,8 +93,9 @@ def _a_gpu_for_its_tests_alone(
 ) -> None:
     """Tests without the mark ``gpu`` see none, so that they say the same on every machine."""
     if request.node.get_closest_marker("gpu") is None:
-        absent = replace(ENGINES["cuda"], unavailable=lambda: "no CUDA device")
-        monkeypatch.setitem(ENGINES, "cuda", absent)
+        for name in ("tensorrt", "cuda"):
+            absent = replace(ENGINES[name], unavailable=lambda: "no CUDA device")
+            monkeypatch.setitem(ENGINES, name, absent)
         monkeypatch.setattr(registry, "driver_devices", lambda: 0)
 
 

@@ -138,7 +138,7 @@ def engine_options(function: Function) -> Function:
             default="auto",
             show_default=True,
             metavar="NAME",
-            help="auto, cuda, cpu or onnxruntime; `doctor` tells what works here.",
+            help="auto, tensorrt, cuda, cpu or onnxruntime; `doctor` tells what works here.",
         ),
         click.option(
             "--provider",

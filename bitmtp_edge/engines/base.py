@@ -15,7 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UserError
+
 Role = Literal["draft", "verify"]
+
+
+class NotBuilt(UserError):
+    """An engine that works here, and for which nothing was built that a bundle's steps need."""
 
 
 @dataclass(frozen=True)

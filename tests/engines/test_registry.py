@@ -49,7 +49,8 @@ def test_auto_says_why_a_gpu_is_not_used(
 
 
 def test_an_unknown_engine(tiny_bundle: Bundle) -> None:
-    with pytest.raises(UserError, match=r"no engine 'npu': choose auto, cuda, cpu, onnxruntime"):
+    told = r"no engine 'npu': choose auto, tensorrt, cuda, cpu, onnxruntime"
+    with pytest.raises(UserError, match=told):
         open_engine("npu", tiny_bundle)
 
 
@@ -59,7 +60,8 @@ def test_an_engine_that_does_not_work_here(
     monkeypatch.setitem(ENGINES, "cpu", replace(ENGINES["cpu"], unavailable=lambda: "no library"))
     with pytest.raises(UserError, match="engine cpu does not work here: no library"):
         open_engine("cpu", tiny_bundle)
-    with pytest.raises(UserError, match=r"no engine works here \(cuda: no .*; cpu: no library\)"):
+    told = r"no engine works here \(tensorrt: no .*; cuda: no .*; cpu: no library\)"
+    with pytest.raises(UserError, match=told):
         open_engine("auto", tiny_bundle)
 
 

@@ -1,0 +1,169 @@
+"""Engines for TensorRT, in the bundle's folder: built where they are missing or do not fit.
+
+What is built is kept at once, plan by plan, so that an interrupted build goes on where it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ..bundle import WEIGHTS_FILE, Bundle, sha256_of
+from ..engines.base import ReplayState
+from ..engines.gpu_probe import launch_one
+from ..engines.pycuda_device import PycudaDevice
+from ..engines.tensorrt_api import register_plugins
+from ..engines.tensorrt_library import BUILD, PluginLibrary
+from ..engines.tensorrt_manifest import (
+    SCHEMA,
+    BuiltFor,
+    PlanEntry,
+    PlanManifest,
+    built_for,
+    plan_folder,
+    plan_path,
+    read_manifest,
+    state_name,
+    write_manifest,
+)
+from ..engines.tensorrt_plans import deserialised
+from ..engines.tensorrt_tensors import engine_tensors
+from ..errors import UserError
+from ..files import PARTIAL, new_file
+from ..footprint import footprint
+from ..progress import Progress
+from .network import fixed_network, import_onnx
+from .tensorrt_builder import build_plan
+
+LOCK_FILE = ".lock"
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """engines: names of the states asked for. built: how many of them were built now.
+    engine_bytes: of all their plans. weight_bytes: of weights.bin, which none of them holds."""
+
+    target: str
+    engines: tuple[str, ...]
+    built: int
+    engine_bytes: int
+    weight_bytes: int
+
+
+def build_plans(bundle: Bundle, states: Sequence[ReplayState], told: Told) -> BuildReport:
+    """Builds the engines of ``states`` that the bundle lacks. ``told`` is given a line where others
+    are thrown away.
+
+    Raises UserError where something needed is missing here, the bundle will not fit into this
+    machine's memory, or TensorRT refuses; and OSError where the disk does.
+    """
+    import_onnx()
+    library = PluginLibrary()
+    device = PycudaDevice()
+    try:
+        with device.current():
+            launch_one(library, "TensorRT plugin", device, BUILD)
+            register_plugins(library)
+            _check_memory(bundle, states, device)
+            with _alone(bundle):
+                here = built_for(bundle, device, library)
+                manifest = _kept(bundle, here, told)
+                missing = [state for state in states if not _whole(bundle, manifest, state)]
+                with Progress(len(missing), "engines for TensorRT", "engines") as progress:
+                    for state in missing:
+                        progress.note = state_name(state)
+                        manifest = _build(bundle, manifest, state)
+                        progress.advance()
+    finally:
+        device.close()
+    names = tuple(map(state_name, states))
+    return BuildReport(
+        target="tensorrt",
+        engines=names,
+        built=len(missing),
+        engine_bytes=sum(manifest.engines[name].bytes for name in names),
+        weight_bytes=bundle.manifest.files[WEIGHTS_FILE].bytes,
+    )
+
+
+def _build(bundle: Bundle, manifest: PlanManifest, state: ReplayState) -> PlanManifest:
+    """Builds one plan, and lists it."""
+    name = state_name(state)
+    tensors = engine_tensors(bundle, state)
+    network = fixed_network(bundle, state).SerializeToString()
+    plan = build_plan(network, tensors, f"the network of {name}")
+    engine = deserialised(plan, tensors, f"{name}, built just now")
+    with new_file(plan_path(bundle, name)) as file:
+        file.write(plan)
+    entry = PlanEntry(
+        bytes=len(plan),
+        sha256=hashlib.sha256(plan).hexdigest(),
+        scratch=engine.device_memory_size_v2,
+    )
+    manifest = replace(manifest, engines={**manifest.engines, name: entry})
+    write_manifest(bundle, manifest)
+    return manifest
+
+
+def _kept(bundle: Bundle, here: BuiltFor, told: Told) -> PlanManifest:
+    """The manifest of what fits ``here``; plans that it does not list are deleted."""
+    try:
+        manifest = read_manifest(bundle)
+    except UserError as error:
+        told(f"all engines are built anew: {error}")
+        manifest = None
+    if manifest is not None and (differences := manifest.built_for.differences(here)):
+        told(f"all engines are built anew: {'; '.join(differences)}")
+        manifest = None
+    if manifest is None:
+        manifest = PlanManifest(SCHEMA, here, {})
+        write_manifest(bundle, manifest)
+    listed = {plan_path(bundle, name) for name in manifest.engines}
+    for path in plan_folder(bundle).iterdir():
+        if path.suffix == PARTIAL or (path.suffix == ".plan" and path not in listed):
+            path.unlink()
+    return manifest
+
+
+def _whole(bundle: Bundle, manifest: PlanManifest, state: ReplayState) -> bool:
+    """Whether the plan of ``state`` is there and as it was built."""
+    name = state_name(state)
+    entry, path = manifest.engines.get(name), plan_path(bundle, name)
+    if entry is None or not path.is_file() or path.stat().st_size != entry.bytes:
+        return False
+    return sha256_of(path) == entry.sha256
+
+
+def _check_memory(bundle: Bundle, states: Sequence[ReplayState], device: PycudaDevice) -> None:
+    """Refuses what would not run here. The process itself is there already."""
+    need = footprint(bundle, states)
+    wanted, free = need.total - need.process, device.free_memory()
+    if wanted > free:
+        largest = max(state.segment for state in states)
+        raise UserError(
+            f"decoding {bundle.path} with these {len(states)} replay states takes about "
+            f"{wanted / 2**20:.0f} MiB ({need.weights / 2**20:.0f} of weights, "
+            f"{(need.kv + need.kv_growth) / 2**20:.0f} of KV rows for a context of {largest}), and "
+            f"{free / 2**20:.0f} MiB are free on {device.name}: close what else uses memory, leave "
+            "long segments out with --states, or export with a shorter --context"
+        )
+
+
+@contextmanager
+def _alone(bundle: Bundle) -> Iterator[None]:
+    """Nobody else builds in the bundle's folder inside the block. Raises UserError where somebody
+    does."""
+    folder = plan_folder(bundle)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK_FILE).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another build is at work in {folder}: wait until it is done"
+            ) from None
+        yield

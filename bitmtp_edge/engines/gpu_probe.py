@@ -1,0 +1,35 @@
+"""Whether a library has code for the GPU of this machine."""
+
+from __future__ import annotations
+
+from ..errors import UserError
+from .base import ReplayState
+from .gpu_device import GpuDevice
+from .gpu_library import NO_KERNEL_IMAGE, LaunchError, StepLibrary
+from .gpu_step import StepInputBlock
+
+LEAST_CAPABILITY = (8, 0)
+NO_DEVICE = "no CUDA device: the NVIDIA driver is missing, or shows none"
+
+
+def launch_one(library: StepLibrary, kind: str, device: GpuDevice, build: str) -> None:
+    """The smallest launch there is. kind: what messages call the library. build: the command that
+    builds it. Raises UserError where the GPU is too old, or the library not for it."""
+    major, minor = device.capability
+    if device.capability < LEAST_CAPABILITY:
+        raise UserError(
+            f"{device.name} has compute capability {major}.{minor}: expected 8.0 (Ampere) or newer"
+        )
+    inputs = StepInputBlock(device, 1)
+    _, token_ids = inputs.tensors["mask"]  # of one slot: int32[1, 1], as a step's token ids are
+    try:
+        inputs.stage(library, ReplayState(1, 1, 1, "verify"), [0], 0, token_ids, 0, 1)
+    except LaunchError as error:
+        if error.code != NO_KERNEL_IMAGE:
+            raise
+        raise UserError(
+            f"the {kind} library has no code for {device.name} (compute capability "
+            f"{major}.{minor}): {build} -C "
+            f"cmake.define.CMAKE_CUDA_ARCHITECTURES={major}{minor}-real"
+        ) from None
+    device.synchronize()
