@@ -6,13 +6,13 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
 
+from .board_checks import board_checks, tensorrt_checks
 from .engines.cuda_library import driver_devices
 from .engines.registry import ENGINES
-
-Status = Literal["ok", "missing", "untested"]
+from .findings import Finding
+from .host import read_host
 
 # Package on PyPI -> the extra that brings it and what needs it.
 _OPTIONAL = {
@@ -26,29 +26,24 @@ _TRAINING = ("torch", "matplotlib", "safetensors")
 
 # What the SDK is to have and this version does not, so that nobody looks for a fault of theirs.
 _ABSENT = {
-    "engine tensorrt": "not in this version; nothing here was run on a Jetson",
     "energy": "no meter in this version: the field energy is null",
 }
 
+_NEVER_RUN = "it has run with a stand-in for TensorRT alone, and never on a Jetson"
 _SWEPT = (9, 0)  # compute capability of the GPU that the CUDA kernels are tested on
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line: what was looked at, how it stands, the detail or the fix."""
-
-    subject: str
-    status: Status
-    detail: str
-
-
-def examine() -> Iterator[Finding]:
-    """Looks at this machine. Nothing heavy is imported but what an engine's own probe imports."""
+def examine(root: Path = Path("/")) -> Iterator[Finding]:
+    """Looks at this machine, whose files are below ``root``. Nothing heavy is imported but what an
+    engine's own probe imports."""
     machine = f"{platform.system()} {platform.machine()}"
     yield Finding("python", "ok", f"{platform.python_version()} on {machine} ({sys.executable})")
     yield from _cpu_library()
     for name, kind in ENGINES.items():
         reason = kind.unavailable()
+        if name == "tensorrt" and reason is None:
+            yield Finding("engine tensorrt", "untested", f"{kind.summary}: {_NEVER_RUN}")
+            continue
         yield Finding(f"engine {name}", "missing" if reason else "ok", reason or kind.summary)
         if name == "cuda" and reason is None:
             yield _cuda_device()
@@ -69,6 +64,10 @@ def examine() -> Iterator[Finding]:
         else:
             yield Finding(f"package {package}", "ok", f"{version}, for {purpose}")
     yield _training()
+    host = read_host(root)
+    yield from tensorrt_checks(host)
+    if host.jetson:
+        yield from board_checks(host, root)
     for subject, reason in _ABSENT.items():
         yield Finding(subject, "missing", reason)
 

@@ -6,14 +6,18 @@ import importlib.metadata
 import platform
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bitmtp_edge import doctor
-from bitmtp_edge.doctor import Finding, examine
+from bitmtp_edge.doctor import examine
 from bitmtp_edge.engines import cpu_library, cuda_device
 from bitmtp_edge.engines.registry import ENGINES
+from bitmtp_edge.findings import Finding
+
+from .boards import JETPACK6, write_board
 
 
 def by_subject(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -112,3 +116,24 @@ def test_a_gpu_that_the_kernels_never_ran_on_is_said_to_be_untested(
     device = SimpleNamespace(name="a GPU", capability=capability)
     monkeypatch.setattr(cuda_device, "CudaDevice", lambda: device)
     assert doctor._cuda_device().status == status
+
+
+def test_an_engine_that_nobody_has_run_is_said_to_be_untested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = replace(ENGINES["tensorrt"], unavailable=lambda: None)
+    monkeypatch.setitem(ENGINES, "tensorrt", kind)
+    found = by_subject(examine())["engine tensorrt"]
+    assert found.status == "untested" and "never on a Jetson" in found.detail
+
+
+def test_a_board_is_looked_at(tmp_path: Path) -> None:
+    found = by_subject(examine(write_board(tmp_path, JETPACK6)))
+    assert found["board"].status == "untested"
+    assert found["L4T"] == Finding("L4T", "ok", "36.4.3 (JetPack 6.2)")
+    assert {"groups", "power mode", "power sensors", "jtop", "memory", "swap"} <= found.keys()
+
+
+def test_no_board_is_looked_at_where_there_is_none(tmp_path: Path) -> None:
+    found = by_subject(examine(tmp_path))
+    assert "board" not in found and "TensorRT" in found and "pycuda" in found

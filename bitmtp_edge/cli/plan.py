@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import UserError, missing_extra
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from bitmtp_edge.profiles import Profile
@@ -132,10 +132,8 @@ def _bundle(path: str | None, shape: str | None) -> Bundle:
     if shape is None:
         assert path is not None
         return Bundle.open(path, check_hashes=False)
-    try:
-        from bitmtp_edge.export.synthetic import describe_synthetic
-    except ImportError as error:
-        raise missing_extra(error.name or "a package", "export") from None
+    from bitmtp_edge.export.synthetic import describe_synthetic
+
     return describe_synthetic(shape)
 
 
