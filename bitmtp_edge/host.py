@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Releases of Jetson Linux, where the package nvidia-jetpack is not installed to tell.
+# By release of Jetson Linux, where the package nvidia-jetpack is not installed to tell; the longest
+# beginning that fits counts.
 JETPACKS = {
-    "36.2.0": "6.0",
-    "36.3.0": "6.0",
+    "36.2": "6.0",
+    "36.3": "6.0",
     "36.4.0": "6.1",
-    "36.4.3": "6.2",
+    "36.4": "6.2",
     "36.4.4": "6.2.1",
-    "36.5.0": "6.2.2",
-    "38.2.0": "7.0",
-    "39.2.0": "7.2",
+    "36.5": "6.2.2",
+    "38.2": "7.0",
+    "39.2": "7.2",
     "39.2.1": "7.2.1",
 }
 
@@ -71,7 +72,7 @@ def read_host(root: Path = Path("/")) -> Host:
         modules=tuple(name for name in modules if name[:5] in ("p3701", "p3767")),
         super_mode=any(name.endswith("-super") for name in compatible),
         l4t=l4t,
-        jetpack=_upstream(packages.get("nvidia-jetpack")) or JETPACKS.get(l4t or ""),
+        jetpack=_upstream(packages.get("nvidia-jetpack")) or _jetpack(l4t or ""),
         cuda=_cuda(root),
         nvcc=_first(root, ("usr/local/cuda/bin/nvcc", "usr/bin/nvcc")),
         tensorrt=_tensorrt(root, packages),
@@ -126,6 +127,11 @@ def _l4t(root: Path, packages: Mapping[str, str]) -> str | None:
     if found is None:
         return None
     return found + ".0" * (2 - found.count("."))
+
+
+def _jetpack(l4t: str) -> str | None:
+    fitting = [release for release in JETPACKS if f"{l4t}.".startswith(f"{release}.")]
+    return JETPACKS[max(fitting, key=len)] if fitting else None
 
 
 def _upstream(version: str | None) -> str | None:

@@ -48,6 +48,11 @@ class PowerMode:
     bandwidth_gb_s: float
     unverified: tuple[str, ...] = ()
 
+    @property
+    def sure(self) -> bool:
+        """Whether its figures have a source, as its names need not."""
+        return not {"gpu_mhz", "multiprocessors", "bandwidth_gb_s"} & set(self.unverified)
+
 
 @dataclass(frozen=True)
 class BoardDefaults:

@@ -214,8 +214,7 @@ def _cell(rate: Rate) -> str:
 
 
 def _mode_label(plan: Plan, name: str) -> str:
-    mode = plan.profile.mode(name)
-    return f"{name}{'~' * bool(mode.unverified)}"
+    return name if plan.profile.mode(name).sure else f"{name}~"
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -59,6 +59,7 @@ def test_its_power_modes(name: str) -> None:
         assert 30 < mode.bandwidth_gb_s <= full.bandwidth_gb_s < 205
         assert set(mode.unverified) <= set(vars(mode))
         assert mode.name != "MAXN_SUPER" or mode.flashed == ("super",)
+        assert mode.sure == (mode.name != "MAXN_SUPER" or name != "agx-orin-32gb")
     assert any("standard" in mode.flashed for mode in modes)
 
 
@@ -94,6 +95,7 @@ def test_no_such_profile(name: str) -> None:
     ("modules", "memory_mb", "name"),
     [
         (("p3767-0000",), 15598, "orin-nx-16gb"),
+        (("p3767-0002",), 15598, "orin-nx-16gb"),
         (("p3767-0001",), 7500, "orin-nx-8gb"),
         (("p3767-0003",), 7620, "orin-nano-8gb"),
         (("p3767-0005",), 7620, "orin-nano-8gb"),
