@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import importlib.metadata
 import importlib.util
+import os
+import pwd
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,6 +209,13 @@ def test_groups(board: Board) -> None:
     found = board(account=Account("ada", frozenset({"video"}), root=False))["groups"]
     assert found.status == "missing"
     assert found.detail.endswith("sudo usermod -aG render ada, then log in again")
+
+
+def test_who_runs_this() -> None:
+    here = board_checks.this_account()
+    assert here.name == pwd.getpwuid(os.geteuid()).pw_name
+    assert here.root == (os.geteuid() == 0)
+    assert grp.getgrgid(os.getegid()).gr_name in here.groups
 
 
 def test_power_mode(board: Board) -> None:
