@@ -1,0 +1,244 @@
+"""The board's power modes: listed, set by name, and given back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from ..errors import UserError
+from .mode_note import locked_note
+from .nvpmodel import (
+    Current,
+    Done,
+    Mode,
+    Table,
+    find_command,
+    parse_conf,
+    parse_query,
+    parse_status,
+    run,
+)
+from .sysfs import text_or_none
+
+CONF = "etc/nvpmodel.conf"
+STATUS = "var/lib/nvpmodel/status"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds: for a question to nvpmodel, for a change, and for a change to hold."""
+
+    query_s: float = 5.0
+    set_s: float = 60.0
+    hold_s: float = 10.0
+    poll_s: float = 0.2
+
+
+class PowerModes:
+    """The modes of ``root``'s nvpmodel.conf, changed by ``command``.
+
+    UserError where there is neither a configuration nor the command.
+    """
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        command: str | None = None,
+        patience: Patience | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.root = root
+        self._command = command or find_command()
+        self._patience = patience or Patience()
+        self._sleep = sleep
+        self.table = self._read_table()
+        if not self.table.modes and self._command is None:
+            raise UserError(
+                f"no power modes here: neither {root / CONF} nor nvpmodel, which JetPack brings"
+            )
+
+    def current(self) -> Current | None:
+        """The mode now, by nvpmodel or else by its status file; None where neither tells one.
+        UserError where nvpmodel hangs."""
+        told = None
+        if self._command is not None:
+            told = parse_query(self._run("-q", within_s=self._patience.query_s).output)
+        if told is None:
+            status = text_or_none(self.root / STATUS)
+            mode = None if status is None else self.table.numbered(parse_status(status))
+            told = None if mode is None else Current(mode.name, mode.id)
+        return told
+
+    def find(self, name: str) -> Mode:
+        """The mode ``name``, capitals aside. UserError names those there are."""
+        found = self.table.named(name)
+        alike = [mode for mode in self.table.modes if mode.name.lower() == name.lower()]
+        if found is None and len(alike) == 1:
+            found = alike[0]
+        if found is None:
+            there = ", ".join(mode.name for mode in self.table.modes)
+            there = f"take one of {there}" if there else f"{self.root / CONF} lists none"
+            raise UserError(f"there is no power mode {name!r} here: {there}")
+        return found
+
+    def needs_reboot(self, mode: Mode, current: Current | None) -> bool:
+        """Whether the configuration says that getting from ``current`` to ``mode`` takes one."""
+        now = None if current is None else self.table.named(current.name)
+        return now is not None and not mode.gates_as(now)
+
+    def set(self, name: str, *, reboot: bool = False) -> bool:
+        """Sets the mode ``name``, and returns once nvpmodel says that it holds.
+
+        False: the board is about to reboot into it, which only happens where ``reboot`` allows it.
+        Raises UserError where it would take a reboot that is not allowed, where nvpmodel lacks
+        permission, fails or hangs, and where it claims success and the mode does not hold.
+        """
+        mode = self.find(name)
+        before = self.current()
+        if before is not None and before.is_(mode):
+            return True
+        if not reboot and self.needs_reboot(mode, before):
+            raise _takes_reboot(mode)
+        done = self._run(
+            "-m", str(mode.id), within_s=self._patience.set_s, answer="YES\n" if reboot else "no\n"
+        )
+        if done.asks_for_reboot and not reboot:
+            raise _takes_reboot(mode)
+        if done.code != 0 or (done.tells_error and not self._holds(mode)):
+            raise self._failed(mode, done)
+        if done.asks_for_reboot:
+            return False
+        self._wait_for(mode, done)
+        return True
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Mode ``name`` for as long as the block lasts, then the mode from before.
+
+        Also after an exception, and so after Ctrl-C; on the main thread SIGTERM and SIGHUP are
+        KeyboardInterrupt here too. A process that is killed outright leaves the mode, and a note:
+        whoever holds or restores a mode next goes back to what that process meant to go back to.
+        Raises UserError as :meth:`set` does, and where the mode before cannot be told or set again.
+        """
+        mode = self.find(name)
+        with locked_note(self.root, _by_hand(mode)) as note, on_signals(_interrupt):
+            before = note.read() or self._mode_to_go_back_to()
+            note.write(before)
+            try:
+                self.set(mode.name)
+                yield
+            finally:
+                with on_signals(signal.SIG_IGN):
+                    self._go_back(before)
+                    note.clear()
+
+    def restore(self) -> str | None:
+        """Goes back to the mode of a note that somebody left; its name, or None without one."""
+        with locked_note(self.root, "run this command with sudo") as note:
+            before = note.read()
+            if before is not None:
+                self._go_back(before)
+                note.clear()
+            return before
+
+    def keep(self, name: str, *, reboot: bool = False) -> bool:
+        """As :meth:`set`, for good: a note that somebody left is void then."""
+        with locked_note(self.root, _by_hand(self.find(name))) as note:
+            done = self.set(name, reboot=reboot)
+            note.clear()
+            return done
+
+    def _read_table(self) -> Table:
+        try:
+            text = (self.root / CONF).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return Table((), None)
+        return parse_conf(text)
+
+    def _mode_to_go_back_to(self) -> str:
+        current = self.current()
+        if current is None:
+            raise UserError(
+                "the power mode now is unknown, so it could not be restored: set one first"
+            )
+        return self.find(current.name).name
+
+    def _go_back(self, name: str) -> None:
+        try:
+            self.set(name)
+        except UserError as error:
+            number = self.find(name).id
+            raise UserError(
+                f"the power mode could not be set back to {name}: {error}; "
+                f"to do it: sudo nvpmodel -m {number}"
+            ) from None
+
+    def _holds(self, mode: Mode) -> bool:
+        now = self.current()
+        return now is not None and now.is_(mode)
+
+    def _wait_for(self, mode: Mode, done: Done) -> None:
+        deadline = time.monotonic() + self._patience.hold_s
+        while not self._holds(mode):
+            if time.monotonic() >= deadline:
+                now = self.current()
+                raise UserError(
+                    f"nvpmodel set {mode.name} without an error, and {self._patience.hold_s:g} s "
+                    f"later the mode is {'none' if now is None else now.name} ({done.complaint})"
+                )
+            self._sleep(self._patience.poll_s)
+
+    def _failed(self, mode: Mode, done: Done) -> UserError:
+        if done.lacks_permission or os.geteuid() != 0:
+            return UserError(
+                f"no permission to set power mode {mode.name} ({done.complaint}): {_by_hand(mode)}"
+            )
+        return UserError(f"nvpmodel could not set {mode.name}: {done.complaint}")
+
+    def _run(self, *arguments: str, within_s: float, answer: str = "no\n") -> Done:
+        if self._command is None:
+            raise UserError("power modes are set by nvpmodel, which is not here")
+        return run(self._command, *arguments, within_s=within_s, answer=answer)
+
+
+def _takes_reboot(mode: Mode) -> UserError:
+    return UserError(
+        f"power mode {mode.name} takes a reboot: add --reboot to allow it, or do it yourself: "
+        f"sudo nvpmodel -m {mode.id}"
+    )
+
+
+def _by_hand(mode: Mode) -> str:
+    return f"run this command with sudo, or set it yourself: sudo nvpmodel -m {mode.id}"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def on_signals(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
+    """``handler`` hears the signals that ask a process to end, where this is the main thread.
+    One that was ignored stays so (nohup)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number, old in before.items():
+            if old is not signal.SIG_IGN:
+                signal.signal(number, handler)
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

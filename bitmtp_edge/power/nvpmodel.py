@@ -1,0 +1,171 @@
+"""NVIDIA's nvpmodel: its configuration, what it prints, and a run of it that cannot hang us."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ..errors import UserError, describe_os_error
+
+_SBIN = "/usr/sbin:/sbin"  # often missing in a user's PATH
+_HEADER = re.compile(r"<\s*(\w+)\b([^>]*)>")
+_ATTRIBUTE = re.compile(r"(\w+)\s*=\s*([^\s>]+)")
+_NAME = re.compile(r"NV\s+Power\s+Mode\s*(?:\[(\d+)\])?\s*:\s*(\S+)")
+_ACTIVE = re.compile(r"\bACTIVE\s*=\s*(\S+?)\((\d+)\)")
+_STATUS = re.compile(r"\bpmode:(\d+)")
+_POWER_GATING = "_PG_MASK"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A power mode. settings: "SECTION PARAMETER" to value, as the configuration has them."""
+
+    id: int
+    name: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def gates_as(self, other: Mode) -> bool:
+        """Whether the GPU has the same units in both; changing them takes a reboot."""
+        masks = {key for key in {*self.settings, *other.settings} if key.endswith(_POWER_GATING)}
+        return all(
+            self.settings[key] == other.settings[key]
+            for key in masks
+            if key in self.settings and key in other.settings
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """The modes of nvpmodel.conf, by id, and the id of the default."""
+
+    modes: tuple[Mode, ...]
+    default: int | None
+
+    def named(self, name: str) -> Mode | None:
+        return next((mode for mode in self.modes if mode.name == name), None)
+
+    def numbered(self, number: int | None) -> Mode | None:
+        return next((mode for mode in self.modes if mode.id == number), None)
+
+
+@dataclass(frozen=True)
+class Current:
+    """The mode that nvpmodel told. id: None where it told the name alone."""
+
+    name: str
+    id: int | None
+
+    def is_(self, mode: Mode) -> bool:
+        return self.name == mode.name and self.id in (None, mode.id)
+
+
+def parse_conf(text: str) -> Table:
+    """The table of an nvpmodel.conf; what is not about modes is passed over."""
+    modes: dict[int, Mode] = {}
+    default = None
+    settings: dict[str, str] | None = None
+    for line in text.splitlines():
+        line = line.split("#")[0].strip()
+        header = _HEADER.fullmatch(line)
+        if header is not None:
+            attributes = dict(_ATTRIBUTE.findall(header[2]))
+            settings = None
+            if header[1] == "PM_CONFIG" and attributes.get("DEFAULT", "").isdecimal():
+                default = int(attributes["DEFAULT"])
+            number = attributes.get("ID", "")
+            if header[1] == "POWER_MODEL" and number.isdecimal() and "NAME" in attributes:
+                settings = {}
+                modes[int(number)] = Mode(int(number), attributes["NAME"], settings)
+        elif settings is not None and len(words := line.split()) == 3:
+            settings[f"{words[0]} {words[1]}"] = words[2]
+    return Table(tuple(modes[number] for number in sorted(modes)), default)
+
+
+def parse_query(text: str) -> Current | None:
+    """The mode in the output of ``nvpmodel -q``; None where it tells none."""
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        if named := _NAME.search(line):
+            rest = (each.strip() for each in lines[index + 1 :])
+            number = named[1] or next((each for each in rest if each.isdecimal()), None)
+            return Current(named[2], None if number is None else int(number))
+    if active := _ACTIVE.search(text):
+        return Current(active[1], int(active[2]))
+    return None
+
+
+def parse_status(text: str) -> int | None:
+    """The mode's id in /var/lib/nvpmodel/status."""
+    found = _STATUS.search(text)
+    return None if found is None else int(found[1])
+
+
+def find_command() -> str | None:
+    """The path of nvpmodel; None where there is none."""
+    return shutil.which("nvpmodel", path=f"{os.environ.get('PATH', '')}:{_SBIN}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run of nvpmodel gave; output: both its streams."""
+
+    code: int
+    output: str
+
+    @property
+    def asks_for_reboot(self) -> bool:
+        return "reboot" in self.output.lower()
+
+    @property
+    def tells_error(self) -> bool:
+        return "nvpm error" in self.output.lower()
+
+    @property
+    def lacks_permission(self) -> bool:
+        told = self.output.lower()
+        return any(sign in told for sign in ("permission denied", "must be root", "as root"))
+
+    @property
+    def complaint(self) -> str:
+        """Its first line about an error, or its last line."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        errors = (line for line in lines if "error" in line.lower())
+        return next(errors, lines[-1] if lines else "it said nothing")
+
+
+def run(command: str, *arguments: str, within_s: float, answer: str = "no\n") -> Done:
+    """Runs nvpmodel; ``answer`` is what it gets where it asks whether to reboot.
+
+    UserError where it cannot be started or is not done within ``within_s``; it is then ended.
+    """
+    shown = " ".join(("nvpmodel", *arguments))
+    try:
+        process = subprocess.Popen(
+            [command, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C must not stop it half-way
+        )
+    except OSError as error:
+        raise UserError(f"{shown} cannot be run: {describe_os_error(error)}") from None
+    try:
+        output, _ = process.communicate(answer.encode(), within_s)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{shown} did not end within {within_s:g} s: it was stopped") from None
+    finally:
+        if process.poll() is None:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+    return Done(process.returncode, output.decode(errors="replace"))

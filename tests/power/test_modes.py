@@ -1,0 +1,303 @@
+"""Power modes: set, read back and given back, whatever nvpmodel does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bitmtp_edge.errors import UserError
+from bitmtp_edge.power import modes as module
+from bitmtp_edge.power.mode_note import NOTE, left_behind, locked_note
+from bitmtp_edge.power.modes import Patience, PowerModes
+
+from . import trees
+from .nvpmodel_stub import Board, board
+
+IMPATIENT = Patience(query_s=5, set_s=1, hold_s=0.2, poll_s=0.02)
+
+
+@pytest.fixture
+def nx(tmp_path: Path) -> Board:
+    return board(tmp_path)
+
+
+def modes_of(here: Board, patience: Patience = IMPATIENT) -> PowerModes:
+    return PowerModes(here.root, here.command, patience)
+
+
+def test_set_by_name(nx: Board) -> None:
+    assert modes_of(nx).set("25W") is True
+    assert (nx.mode, nx.calls) == (3, ["-m 3"])
+    now = modes_of(nx).current()
+    assert now is not None and (now.name, now.id) == ("25W", 3)
+
+
+def test_capitals_do_not_matter(nx: Board) -> None:
+    modes_of(nx).set("maxn_super")
+    assert nx.mode == 0
+
+
+def test_the_mode_that_holds_is_not_set_again(nx: Board) -> None:
+    modes_of(nx).set("15W")
+    assert nx.calls == []
+
+
+def test_an_unknown_name(nx: Board) -> None:
+    with pytest.raises(UserError) as refused:
+        modes_of(nx).set("40W")
+    assert str(refused.value) == (
+        "there is no power mode '40W' here: take one of MAXN_SUPER, 10W, 15W, 25W"
+    )
+
+
+def test_it_waits_until_the_mode_holds(nx: Board) -> None:
+    """nvpmodel returns at once here, and the mode follows."""
+    trees.script(
+        nx.bin / "nvpmodel",
+        f"""
+import os, pathlib, sys, time
+state = pathlib.Path({str(nx.bin / "state")!r})
+if sys.argv[1] == "-q":
+    print("NV Power Mode: " + {{2: "15W", 3: "25W"}}[int(state.read_text())])
+elif os.fork() == 0:
+    for stream in (0, 1, 2):
+        os.close(stream)
+    time.sleep(0.3)
+    state.write_text("3")
+    os._exit(0)
+""",
+    )
+    modes_of(nx, Patience(hold_s=30, poll_s=0.02)).set("25W")
+    assert nx.mode == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("fail", "nvpmodel could not set 25W: NVPM ERROR: Error writing 2 to /sys/devices/gpu.0"),
+        ("fail quietly", "nvpmodel could not set 25W: NVPM ERROR: Error writing 2 to"),
+        ("lie", "nvpmodel set 25W without an error, and 0.2 s later the mode is 15W"),
+        ("die", "nvpmodel could not set 25W: it said nothing"),
+        ("hang", "nvpmodel -m 3 did not end within 1 s: it was stopped"),
+        ("reboot", "power mode 25W takes a reboot: add --reboot to allow it"),
+        ("permission", "no permission to set power mode 25W (NVPM ERROR: failed to open file"),
+    ],
+)
+def test_an_nvpmodel_that_misbehaves(
+    how: str, told: str, nx: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    nx.misbehave(how)
+    with pytest.raises(UserError) as refused:
+        modes_of(nx).set("25W")
+    assert str(refused.value).startswith(told)
+    assert nx.mode == 2
+
+
+def test_no_permission_tells_the_command(nx: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    nx.misbehave("fail")
+    with pytest.raises(UserError, match=r"^no permission .*: sudo nvpmodel -m 3$"):
+        modes_of(nx).set("25W")
+
+
+def test_a_query_that_hangs(nx: Board) -> None:
+    nx.misbehave("hang query")
+    with pytest.raises(UserError, match=r"nvpmodel -q did not end within 0\.2 s"):
+        modes_of(nx, Patience(query_s=0.2)).current()
+
+
+def test_a_mode_that_gates_other_units_is_refused_before_nvpmodel_runs(nx: Board) -> None:
+    with pytest.raises(UserError, match="power mode 10W takes a reboot"):
+        modes_of(nx).set("10W")
+    assert nx.calls == []
+
+
+def test_a_reboot_that_is_asked_for(nx: Board) -> None:
+    assert modes_of(nx).set("10W", reboot=True) is False
+    assert nx.calls == ["-m 1"]
+
+
+def test_no_mode_told(nx: Board) -> None:
+    nx.misbehave("silent")
+    modes = modes_of(nx)
+    assert modes.current() is None
+    with pytest.raises(UserError, match="so it could not be restored"), modes.held("25W"):
+        pass
+    assert nx.calls == []
+    trees.write(nx.root / "var/lib/nvpmodel/status", "pmode:0003 fmode:quiet")
+    now = modes.current()
+    assert now is not None and now.name == "25W"
+
+
+def test_held_and_given_back(nx: Board) -> None:
+    with modes_of(nx).held("25W"):
+        assert nx.mode == 3
+        assert left_behind(nx.root) is None  # held, not left
+    assert nx.mode == 2
+    assert nx.calls == ["-m 3", "-m 2"]
+    assert left_behind(nx.root) is None
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_given_back_after_a_fault(fault: type[BaseException], nx: Board) -> None:
+    with pytest.raises(fault), modes_of(nx).held("25W"):
+        raise fault
+    assert nx.mode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_given_back_after_a_signal(number: signal.Signals, nx: Board) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), modes_of(nx).held("25W"):
+        signal.raise_signal(number)
+    assert nx.mode == 2
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_does_not_stop_the_way_back(nx: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_back = PowerModes._go_back
+
+    def disturbed(self: PowerModes, name: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        go_back(self, name)
+
+    monkeypatch.setattr(PowerModes, "_go_back", disturbed)
+    with modes_of(nx).held("25W"):
+        pass
+    assert nx.mode == 2
+
+
+def test_on_another_thread(nx: Board) -> None:
+    seen: list[int] = []
+
+    def work() -> None:
+        with modes_of(nx).held("25W"):
+            seen.append(nx.mode)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert (seen, nx.mode) == ([3], 2)
+
+
+def test_given_back_where_setting_fails_half_way(nx: Board) -> None:
+    def fail(self: PowerModes, *arguments: object) -> None:
+        nx.bin.joinpath("state").write_text("3")
+        raise UserError("half-way")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.PowerModes, "_wait_for", fail)
+        with pytest.raises(UserError), modes_of(nx).held("25W"):
+            pytest.fail("the mode does not hold")
+    assert left_behind(nx.root) == "15W"  # the way back failed in the same way
+    assert modes_of(nx).restore() == "15W"
+    assert nx.mode == 2
+
+
+def test_a_way_back_that_fails_is_told_and_noted(nx: Board) -> None:
+    with pytest.raises(UserError) as refused, modes_of(nx).held("25W"):
+        nx.misbehave("hang")
+    assert str(refused.value) == (
+        "the power mode could not be set back to 15W: nvpmodel -m 2 did not end within 1 s: "
+        "it was stopped; to do it: sudo nvpmodel -m 2"
+    )
+    assert left_behind(nx.root) == "15W"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from bitmtp_edge.power.modes import PowerModes
+with PowerModes(Path(sys.argv[1]), sys.argv[2]).held("25W"):
+    os.kill(os.getpid(), 9)
+"""
+
+
+def killed_in_25w(here: Board) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(here.root), here.command])
+    assert done.returncode == -signal.SIGKILL
+    assert here.mode == 3
+
+
+def test_a_run_that_is_killed_leaves_a_note(nx: Board) -> None:
+    killed_in_25w(nx)
+    assert left_behind(nx.root) == "15W"
+    assert modes_of(nx).restore() == "15W"
+    assert nx.mode == 2
+    assert left_behind(nx.root) is None
+    assert modes_of(nx).restore() is None
+
+
+def test_the_next_run_goes_back_for_the_one_that_was_killed(nx: Board) -> None:
+    killed_in_25w(nx)
+    with modes_of(nx).held("MAXN_SUPER"):
+        assert nx.mode == 0
+    assert nx.mode == 2
+    assert left_behind(nx.root) is None
+
+
+def test_a_mode_that_is_set_for_good_voids_the_note(nx: Board) -> None:
+    killed_in_25w(nx)
+    modes_of(nx).keep("MAXN_SUPER")
+    assert nx.mode == 0
+    assert left_behind(nx.root) is None
+
+
+def test_one_holder_at_a_time(nx: Board) -> None:
+    with (
+        modes_of(nx).held("25W"),
+        pytest.raises(UserError, match="another process holds the power mode"),
+        modes_of(nx).held("MAXN_SUPER"),
+    ):
+        pass
+    assert nx.calls == ["-m 3", "-m 2"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"go_back_to": 3}', "\ufffd"])
+def test_half_a_note_is_none(text: str, nx: Board) -> None:
+    trees.write(nx.root / NOTE, text)
+    assert left_behind(nx.root) is None
+    with modes_of(nx).held("25W"):
+        pass
+    assert nx.mode == 2
+
+
+def test_a_note_that_cannot_be_written(tmp_path: Path) -> None:
+    trees.write(tmp_path / "var", "a file")
+    with (
+        pytest.raises(UserError, match=r"^no permission to set power modes \(.*\): do it$"),
+        locked_note(tmp_path, "do it"),
+    ):
+        pass
+
+
+def test_no_modes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_command", lambda: None)
+    with pytest.raises(UserError, match="no power modes here"):
+        PowerModes(tmp_path)
+
+
+def test_a_configuration_without_the_command(nx: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_command", lambda: None)
+    modes = PowerModes(nx.root)
+    assert len(modes.table.modes) == 4
+    assert modes.current() is None
+    with pytest.raises(UserError, match="which is not here"):
+        modes.set("25W")
+
+
+def test_the_command_without_a_configuration(nx: Board) -> None:
+    (nx.root / "etc/nvpmodel.conf").unlink()
+    modes = modes_of(nx)
+    now = modes.current()
+    assert now is not None and now.name == "15W"
+    with pytest.raises(UserError, match=r"etc/nvpmodel\.conf lists none"):
+        modes.set("25W")
