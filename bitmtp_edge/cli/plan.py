@@ -175,9 +175,15 @@ def _print(plan: Plan) -> None:
     unsure = ", not verified" if "available_mb" in profile.unverified else ""
     click.echo(f"  {'in all':10}  {_mib(parts.total):>12}")
     click.echo(f"  {'available':10}  {_mib(plan.available):>12}  without a desktop{unsure}")
-    largest = "none" if plan.largest_context is None else f"{plan.largest_context:,} tokens"
-    click.echo(f"largest context that fits: {largest}")
+    click.echo(f"largest context that fits: {_largest(plan)}")
     _print_rates(plan)
+
+
+def _largest(plan: Plan) -> str:
+    if plan.largest_context is None:
+        return "none"
+    told = f"{plan.largest_context:,} tokens"
+    return told if plan.fits else f"{told}: run, or export, with --context {plan.largest_context}"
 
 
 def _print_rates(plan: Plan) -> None:

@@ -47,6 +47,12 @@ def test_a_shape_that_does_not_fit(verb: Verb) -> None:
     assert "without a desktop, not verified" in done.out
 
 
+def test_a_context_that_does_not_fit(verb: Verb) -> None:
+    done = verb("plan", "--shape", "bonsai-1.7b", "--profile", "orin-nano-8gb")
+    assert done.code == 1
+    assert "fits: 16,384 tokens: run, or export, with --context 16384\n" in done.out
+
+
 def test_figures_that_are_not_verified_are_marked(verb: Verb) -> None:
     done = verb("plan", "--shape", "bonsai-1.7b", "--profile", "agx-orin-32gb", "--context", 512)
     modes = [line.split()[0] for line in done.out.splitlines() if line.startswith("  M")]
