@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import islice
 
 import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.forced import ForcedOutcomes, Outcome
-from bitmtp_edge.decode.policies import AutoRegressive, Hybrid, NestedSelfSpeculation
+from bitmtp_edge.decode.loop import Decoder
+from bitmtp_edge.decode.policies import AutoRegressive, Hybrid, NestedSelfSpeculation, Policy
 from bitmtp_edge.decode.replay_states import ReplayStates
-from bitmtp_edge.engines.base import Role
+from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
+from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.footprint import footprint
 from bitmtp_edge.planning import SHORT, cost, plan
@@ -85,6 +88,45 @@ def test_cost_of_nested() -> None:
     policy = ForcedOutcomes(NestedSelfSpeculation(4), outcomes, "made up")
     assert cost(policy, STATES, steps) == (5 + 2, 2, 2 * (4 * 1 + 5))
     assert set(steps.asked) == {("draft", 1, 1), ("verify", 5, 5)}
+
+
+class Recording(CpuEngine):
+    """steps: role, width and outputs of each, prefill's too."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(bundle, threads=1)
+        self.steps: list[tuple[Role, int, int]] = []
+
+    def replay(self, state: ReplayState, window: Window) -> StepOutput:
+        self.steps.append((state.role, state.width, state.outputs))
+        return super().replay(state, window)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "policy"),
+    [
+        ("tiny_ternary_bundle", hybrid((3, 0, False))),
+        ("tiny_ternary_bundle", hybrid((0, 2, True), (4, 0, False), (2, 0, False))),
+        ("tiny_bundle", ForcedOutcomes(NestedSelfSpeculation(2), (Outcome(0, 2, True),))),
+        ("tiny_bundle", AR),
+    ],
+)
+def test_its_steps_are_those_that_decoding_takes(
+    fixture: str, policy: Policy, request: pytest.FixtureRequest
+) -> None:
+    """Of two turns of the outcomes the second: the first one starts with the prompt's end."""
+    bundle: Bundle = request.getfixturevalue(fixture)
+    states = ReplayStates.of(bundle).with_draft_outputs(policy.draft_outputs)
+    asked = Steps()
+    tokens, iterations, _ = cost(policy, states, asked)
+    with Recording(bundle) as engine:
+        decoder = Decoder(engine, states, policy)
+        decoder.prefill(list(range(3, 12)))
+        prefill = len(engine.steps)
+        done = list(islice(decoder.iterations(200), 2 * iterations))
+        taken = engine.steps[prefill:]
+    assert taken[-len(asked.asked) :] == asked.asked
+    assert sum(len(iteration.tokens) for iteration in done[iterations:]) == tokens
 
 
 def test_a_plan(tiny_ternary_bundle: Bundle, board: Profile) -> None:
