@@ -16,6 +16,7 @@ from ..power.clocks import ClockReader, ClockReport, Clocks, ClockWatch
 from ..power.mode_note import left_behind
 from ..power.modes import PowerModes
 from ..power.registry import AUTO, KINDS, open_source
+from ..power.signals import deferred
 from ..power.source import Where
 
 GRACE_S = 2.0
@@ -156,21 +157,26 @@ def _tell_set(name: str, holds: bool, as_json: bool) -> None:
 def _run_in_mode(root: Path, mode: str, argv: tuple[str, ...]) -> int:
     """The exit code of ``argv``, run while ``mode`` holds."""
     sys.stdout.flush()
+    process = None
     with PowerModes(root).held(mode), ClockWatch(root) as watch:
         try:
-            process = subprocess.Popen(argv)
+            with deferred():  # between its start and our knowing of it
+                process = subprocess.Popen(argv)
+            code = process.wait()
         except OSError as error:
             raise UserError(f"{argv[0]} cannot be run: {describe_os_error(error)}") from None
-        try:
-            code = process.wait()
-        except BaseException:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)  # it has had the terminal's Ctrl-C too
-            process.terminate()
-            process.wait()
-            raise
+        finally:
+            if process is not None and process.poll() is None:
+                _end(process)
     _notice(_clock_line(mode, watch.report()))
     return code if code >= 0 else 128 - code
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)  # it has had the terminal's Ctrl-C too
+    process.terminate()
+    process.wait()
 
 
 def _clock_line(mode: str, report: ClockReport) -> str:

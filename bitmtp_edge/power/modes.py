@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from ..errors import UserError
 from .mode_note import locked_note
@@ -25,6 +23,7 @@ from .nvpmodel import (
     parse_status,
     run,
 )
+from .signals import deferred, interrupt, on_signals
 from .sysfs import text_or_none
 
 CONF = "etc/nvpmodel.conf"
@@ -36,7 +35,7 @@ class Patience:
     """Seconds: for a question to nvpmodel, for a change, and for a change to hold."""
 
     query_s: float = 5.0
-    set_s: float = 60.0
+    set_s: float = 30.0
     hold_s: float = 10.0
     poll_s: float = 0.2
 
@@ -106,9 +105,9 @@ class PowerModes:
             return True
         if not reboot and self.needs_reboot(mode, before):
             raise _takes_reboot(mode)
-        done = self._run(
-            "-m", str(mode.id), within_s=self._patience.set_s, answer="YES\n" if reboot else "no\n"
-        )
+        answer = "YES\n" if reboot else "no\n"
+        with deferred():  # what it has begun it ends
+            done = self._run("-m", str(mode.id), within_s=self._patience.set_s, answer=answer)
         if done.asks_for_reboot and not reboot:
             raise _takes_reboot(mode)
         if done.code != 0 or (done.tells_error and not self._holds(mode)):
@@ -128,7 +127,7 @@ class PowerModes:
         Raises UserError as :meth:`set` does, and where the mode before cannot be told or set again.
         """
         mode = self.find(name)
-        with locked_note(self.root, _by_hand(mode)) as note, on_signals(_interrupt):
+        with locked_note(self.root, _by_hand(mode)) as note, on_signals(interrupt):
             before = note.read() or self._mode_to_go_back_to()
             note.write(before)
             try:
@@ -217,28 +216,3 @@ def _takes_reboot(mode: Mode) -> UserError:
 
 def _by_hand(mode: Mode) -> str:
     return f"run this command with sudo, or set it yourself: sudo nvpmodel -m {mode.id}"
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def on_signals(
-    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
-) -> Iterator[None]:
-    """``handler`` hears the signals that ask a process to end, where this is the main thread.
-    One that was ignored stays so (nohup)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        for number, old in before.items():
-            if old is not signal.SIG_IGN:
-                signal.signal(number, handler)
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

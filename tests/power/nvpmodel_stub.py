@@ -73,7 +73,8 @@ if "reboot" in how or sys.argv[2] == "1":
     print("NVPM ERROR: bad input!")
     print("NVPM ERROR: optMask is 1, no request for power mode")
     raise SystemExit(255)
-if "slow" in how:
+if "interrupt" in how:
+    os.kill(os.getppid(), signal.SIGINT)
     time.sleep(0.1)
 state.write_text(sys.argv[2])
 """

@@ -301,3 +301,12 @@ def test_the_command_without_a_configuration(nx: Board) -> None:
     assert now is not None and now.name == "15W"
     with pytest.raises(UserError, match=r"etc/nvpmodel\.conf lists none"):
         modes.set("25W")
+
+
+def test_nvpmodel_ends_what_it_has_begun(nx: Board) -> None:
+    """A signal while nvpmodel runs is heard when it is done."""
+    nx.misbehave("interrupt")
+    with pytest.raises(KeyboardInterrupt), modes_of(nx).held("25W"):
+        pytest.fail("the signal came before")
+    assert nx.calls == ["-m 3", "-m 2"]
+    assert nx.mode == 2
