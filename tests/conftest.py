@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from bitmtp_edge.engines.registry import ENGINES
 
 from .damage import link_copy
 from .export.tiny_models import Tiny, tiny_ternary, write_folder, write_gguf
+
+if TYPE_CHECKING:
+    from .fakes.board import Board
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,6 +89,20 @@ def smollm2_bundle(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory)
     from bitmtp_edge.export.pipeline import export_bundle
 
     return export_bundle(smollm2_gguf, tmp_path_factory.mktemp("smollm2") / "bundle", context=1024)
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A machine with TensorRT and a GPU, all of it stand-ins."""
+    from .fakes.board import Board
+
+    return Board(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def board_bundle(tiny_ternary_bundle: Bundle, tmp_path: Path) -> Bundle:
+    """A copy of ``tiny_ternary_bundle`` that engines may be written to."""
+    return Bundle.open(link_copy(tiny_ternary_bundle.path, tmp_path / "board"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Build a bundle's engines for TensorRT, or check that another engine runs it."""
+"""Build a bundle's engines for TensorRT, or check another engine."""
 
 from __future__ import annotations
 

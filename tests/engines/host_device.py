@@ -155,10 +155,15 @@ class HostLibrary(CudaLibrary):
     def stage(self, args: abi.StageArgs, stream: int) -> None:
         assert stream == STREAM
         self.staged += 1
-        prefix = [_int(args.prefix, i) for i in range(args.prefix_rows)]
-        outputs, rows = ctypes.c_void_p.from_address(args.outputs).value, _int(args.output_rows, 0)
-        sizes = {name: getattr(args, name) for name, _ in abi.StageArgs._fields_}
-        self._device.enqueue(partial(_stage, sizes, prefix, outputs or 0, rows))
+        self._device.enqueue(enqueued_stage(args))
+
+
+def enqueued_stage(args: abi.StageArgs) -> Callable[[], None]:
+    """What staging does, later: what the record points at is read now."""
+    prefix = [_int(args.prefix, i) for i in range(args.prefix_rows)]
+    outputs, rows = ctypes.c_void_p.from_address(args.outputs).value, _int(args.output_rows, 0)
+    sizes = {name: getattr(args, name) for name, _ in abi.StageArgs._fields_}
+    return partial(_stage, sizes, prefix, outputs or 0, rows)
 
 
 def _stage(sizes: dict[str, int], prefix: list[int], outputs: int, rows: int) -> None:

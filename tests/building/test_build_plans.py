@@ -1,0 +1,374 @@
+"""``build`` against a stand-in for TensorRT: which engines, made how, kept how, refused how."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import bitmtp_edge
+from bitmtp_edge.building import plans
+from bitmtp_edge.building.plans import BuildReport, build_plans
+from bitmtp_edge.building.states import chosen_states
+from bitmtp_edge.bundle import Bundle, sha256_of
+from bitmtp_edge.engines import tensorrt_library, tensorrt_manifest
+from bitmtp_edge.engines.tensorrt_manifest import plan_folder, read_manifest, state_name
+from bitmtp_edge.engines.tensorrt_tensors import engine_tensors
+from bitmtp_edge.errors import UserError
+
+from ..fakes.board import Board
+
+FIRST = ("*-c512",)  # the states of greedy decoding in the first segment
+
+
+def build(bundle: Bundle, *patterns: str, told: list[str] | None = None) -> BuildReport:
+    lines: list[str] = [] if told is None else told
+    return build_plans(bundle, chosen_states(bundle, patterns), lines.append)
+
+
+def refused(bundle: Bundle, *patterns: str) -> str:
+    with pytest.raises(UserError) as caught:
+        build(bundle, *patterns)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def names_of(bundle: Bundle) -> set[str]:
+    return {path.stem for path in plan_folder(bundle).glob("*.plan")}
+
+
+@pytest.mark.parametrize("version", ["10.3.0.30", "10.16.2.10", "11.1.0.106"])
+def test_every_state(board: Board, board_bundle: Bundle, version: str) -> None:
+    board.trt.version = version
+    board.restart()
+    states = chosen_states(board_bundle)
+    report = build(board_bundle)
+    assert report.built == len(states) == len(board.trt.built)
+    assert report.engines == tuple(map(state_name, states))
+    for state, built in zip(states, board.trt.built, strict=True):
+        tensors = engine_tensors(board_bundle, state)
+        assert tensors.differences(built.inputs, built.outputs) == []
+        assert built.strongly_typed and built.aux_streams == 0
+        assert built.workspace == 256 << 20
+        assert built.network_bytes < 16384
+    board.at_rest()
+
+
+def test_what_is_kept(board: Board, board_bundle: Bundle) -> None:
+    report = build(board_bundle, *FIRST)
+    folder = plan_folder(board_bundle)
+    manifest = read_manifest(board_bundle)
+    assert manifest is not None
+    assert manifest.engines.keys() == set(report.engines) == names_of(board_bundle)
+    assert json.loads((folder / "manifest.json").read_text())["built_for"] == {
+        "sdk": bitmtp_edge.__version__,
+        "tensorrt": "10.3.0.30",
+        "sm": "8.7",
+        "l4t": "36.4.3",
+        "plugin": sha256_of(board.library),
+        "bundle": sha256_of(board_bundle.path / "bundle.json"),
+    }
+    sizes = {path.stem: path.stat().st_size for path in folder.glob("*.plan")}
+    assert {name: entry.bytes for name, entry in manifest.engines.items()} == sizes
+    assert min(entry.scratch for entry in manifest.engines.values()) > 0
+    assert report.engine_bytes == sum(sizes.values())
+    assert report.weight_bytes == board_bundle.manifest.files["weights.bin"].bytes
+    others = {path.name for path in folder.iterdir()} - {f"{name}.plan" for name in sizes}
+    assert others == {"manifest.json", plans.LOCK_FILE}
+
+
+def test_only_what_is_missing(board: Board, board_bundle: Bundle) -> None:
+    told: list[str] = []
+    assert build(board_bundle, "verify-m1-*").built == 4
+    board.restart()
+    assert build(board_bundle, "verify-m1-*", "draft-m1-h1-c512", told=told).built == 1
+    board.restart()
+    assert build(board_bundle, "verify-m1-*", told=told).built == 0
+    assert told == [] and len(names_of(board_bundle)) == 5
+
+
+@pytest.mark.parametrize("damage", ["missing", "shorter", "other"])
+def test_a_damaged_plan_is_built_again(board: Board, board_bundle: Bundle, damage: str) -> None:
+    build(board_bundle, *FIRST)
+    path = plan_folder(board_bundle) / "verify-m1-h1-c512.plan"
+    before = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(before[:-1] if damage == "shorter" else before[:-1] + b"!")
+    board.restart()
+    assert build(board_bundle, *FIRST).built == 1
+    assert path.read_bytes() == before
+
+
+# ---- what does not fit any more -----------------------------------------------------------------
+
+
+def newer_sdk(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorrt_manifest, "__version__", "99.0")
+
+
+def newer_tensorrt(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.trt.version = "10.7.0.23"
+
+
+def other_gpu(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.driver.capability = (8, 9)
+
+
+def newer_l4t(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.l4t = "36.4.4"
+
+
+def no_l4t(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.l4t = None
+
+
+def other_plugins(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    board.library.write_bytes(b"plugins, second build")
+
+
+def other_bundle(board: Board, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bundle.path / "bundle.json"
+    path.write_text(path.read_text() + "\n")
+
+
+Change = Callable[[Board, Bundle, pytest.MonkeyPatch], None]
+CHANGES: list[tuple[Change, str]] = [
+    (newer_sdk, rf"bitmtp-edge was {bitmtp_edge.__version__} when they were built, and is 99.0"),
+    (newer_tensorrt, r"TensorRT was 10.3.0.30 when they were built, and is 10.7.0.23 here"),
+    (other_gpu, r"the GPU's compute capability \(SM\) was 8.7 when they .*, and is 8.9 here"),
+    (newer_l4t, r"L4T was 36.4.3 when they were built, and is 36.4.4 here"),
+    (no_l4t, r"L4T was 36.4.3 when they were built, and is none here"),
+    (other_plugins, r"the plugin library's SHA-256 was [0-9a-f]{64} when .*, and is [0-9a-f]{64}"),
+    (other_bundle, r"the SHA-256 of bundle.json was [0-9a-f]{64} when .*, and is [0-9a-f]{64}"),
+]
+each_change = pytest.mark.parametrize(
+    ("change", "why"), CHANGES, ids=[change.__name__ for change, _ in CHANGES]
+)
+
+
+@each_change
+def test_everything_is_built_anew(
+    board: Board, board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, change: Change, why: str
+) -> None:
+    """Also where only some are asked for: the others would be of no use."""
+    build(board_bundle, *FIRST)
+    change(board, board_bundle, monkeypatch)
+    board.restart()
+    told: list[str] = []
+    report = build(board_bundle, "verify-m1-*-c512", told=told)
+    assert report.built == 1
+    assert names_of(board_bundle) == {"verify-m1-h1-c512"}
+    (line,) = told
+    assert re.match(f"all engines are built anew: {why}", line)
+    board.restart()
+    assert build(board_bundle, "verify-m1-*-c512").built == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "manifest.json is damaged"),
+        ("[]", "schema is None, expected 1"),
+        ('{"schema": 2}', "schema is 2, expected 1"),
+        ('{"schema": 1}', "field 'built_for' is missing"),
+    ],
+)
+def test_a_damaged_manifest(board: Board, board_bundle: Bundle, text: str, why: str) -> None:
+    build(board_bundle, *FIRST)
+    (plan_folder(board_bundle) / "manifest.json").write_text(text)
+    board.restart()
+    told: list[str] = []
+    assert build(board_bundle, "verify-m1-*-c512", told=told).built == 1
+    assert len(told) == 1 and why in told[0]
+
+
+# ---- interruptions ------------------------------------------------------------------------------
+
+
+def test_a_killed_build_goes_on(board: Board, board_bundle: Bundle) -> None:
+    """Killed as kill -9 does, in the middle of writing a plan."""
+    states = chosen_states(board_bundle)
+
+    def killed(count: int) -> None:
+        if count == 3:
+            partial = plan_folder(board_bundle) / f"{state_name(states[3])}.plan.77.partial"
+            partial.write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    board.trt.before_build = killed
+    child = os.fork()
+    if child == 0:
+        build(board_bundle)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert len(names_of(board_bundle)) == 3
+    board.trt.before_build = lambda count: None
+    assert build(board_bundle).built == len(states) - 3
+    assert not list(plan_folder(board_bundle).glob("*.partial"))
+    board.restart()
+    assert build(board_bundle).built == 0
+
+
+def test_a_plan_that_was_never_listed_is_built_again(board: Board, board_bundle: Bundle) -> None:
+    """As of a build that ended between the plan and the manifest."""
+    build(board_bundle, "verify-m1-*-c512")
+    stray = plan_folder(board_bundle) / "verify-m2-h2-c512.plan"
+    stray.write_bytes(b"whatever")
+    board.restart()
+    assert build(board_bundle, "verify-m2-h2-c512").built == 1
+    assert stray.read_bytes() != b"whatever"
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Files may have ``size`` bytes: writing more fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_full_disk(board: Board, board_bundle: Bundle) -> None:
+    """What was built before stays, and nothing half-written does."""
+    build(board_bundle, "verify-m1-*-c512")
+    board.restart()
+    with largest_file(2048), pytest.raises(OSError, match="File too large"):
+        build(board_bundle, *FIRST)
+    assert names_of(board_bundle) == {"verify-m1-h1-c512"}
+    assert not list(plan_folder(board_bundle).glob("*.partial"))
+    board.at_rest()
+    board.restart()
+    assert build(board_bundle, "verify-m1-*-c512").built == 0
+
+
+def test_one_build_at_a_time(board: Board, board_bundle: Bundle) -> None:
+    with plans._alone(board_bundle):
+        told = refused(board_bundle)
+    assert told == f"another build is at work in {plan_folder(board_bundle)}: wait until it is done"
+    assert board.trt.built == []
+    build(board_bundle, "verify-m1-h1-c512")
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+def test_too_little_memory(board: Board, board_bundle: Bundle) -> None:
+    board.gpu.total = 2 << 20
+    told = refused(board_bundle)
+    assert "MiB are free on Fake Orin: close what else uses memory, leave long segments" in told
+    assert "with these 36 replay states takes about" in told and "for a context of 1024)" in told
+    assert board.trt.built == [] and not plan_folder(board_bundle).exists()
+    board.at_rest()
+
+
+def test_memory_that_the_processor_shares(board: Board, board_bundle: Bundle) -> None:
+    """The system gives up its file caches, which the GPU's own count calls taken."""
+    board.gpu.total, board.driver.integrated = 2 << 20, True
+    board.available = 1 << 20
+    assert "MiB are free on Fake Orin" in refused(board_bundle)
+    board.restart()
+    board.available = 4 << 30
+    assert build(board_bundle, "verify-m1-*-c512").built == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "told", "message"),
+    [
+        (
+            "parse",
+            "layers.0.qkv: no importer|: shapes differ",
+            "TensorRT does not parse the network of verify-m1-h1-c512: layers.0.qkv: no importer; "
+            "the model: shapes differ",
+        ),
+        ("build", "no tactic\n fits", "does not build the network of verify-m1-h1-c512: no tactic"),
+        ("deserialise", "bad magic", "does not take the engine (bad magic): verify-m1-h1-c512"),
+    ],
+)
+def test_tensorrt_refuses(
+    board: Board, board_bundle: Bundle, step: str, told: str, message: str
+) -> None:
+    board.trt.refusal[step] = told
+    assert message in refused(board_bundle, "verify-m1-h1-c512")
+    assert names_of(board_bundle) == set()
+    board.at_rest()
+
+
+def test_a_parser_that_says_nothing(
+    board: Board, board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fakes.fake_tensorrt.OnnxParser.num_errors", 0, raising=True)
+    board.trt.refusal["parse"] = "never seen"
+    assert "it does not say why" in refused(board_bundle, "verify-m1-h1-c512")
+
+
+def test_without_onnx(board: Board, board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert "onnx is not installed: install the extra 'jetson'" in refused(board_bundle)
+
+
+def test_without_plugins(
+    board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(tensorrt_library.PATH_VARIABLE, str(tmp_path / "none.so"))
+    tensorrt_library._library.cache_clear()
+    told = refused(board_bundle)
+    assert told.startswith("the TensorRT plugin library does not load (")
+    assert told.endswith("build it with  pip install . -C cmake.define.BITMTP_TENSORRT=ON")
+
+
+def test_plugins_that_tensorrt_does_not_load(board: Board, board_bundle: Bundle) -> None:
+    board.trt.library = Path("another.so")
+    told = refused(board_bundle)
+    assert told == f"TensorRT does not load {board.library}: TensorRT does not say why"
+
+
+def test_plugins_without_an_operator(board: Board, board_bundle: Bundle) -> None:
+    board.trt.operators = ("TokenEmbedding",)
+    told = f"{board.library} has no plugin 'RmsNormQuant': build it again, or update this SDK"
+    assert refused(board_bundle) == told
+
+
+@pytest.mark.parametrize("version", ["8.6.1", "10.2.0", "12.0.1", "unknown"])
+def test_another_tensorrt(board: Board, board_bundle: Bundle, version: str) -> None:
+    board.trt.version = version
+    board.restart()
+    told = f"TensorRT {version} is installed, expected 10.3 to 11"
+    assert refused(board_bundle) == told
+    board.at_rest()
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("tensorrt", "TensorRT's Python package does not load (.*): it comes with JetPack"),
+        ("pycuda.driver", "pycuda is not installed: install the extra 'jetson'"),
+    ],
+)
+def test_without_a_package(
+    board: Board, board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, module: str, told: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    found = refused(board_bundle)
+    start, _, end = told.partition("(.*)")
+    assert found.startswith(start) and end in found
+
+
+def test_without_a_device(board: Board, board_bundle: Bundle) -> None:
+    board.driver.devices = 0
+    told = refused(board_bundle)
+    assert told.startswith("the CUDA device does not start: cuInit failed: no CUDA-capable device")

@@ -1,0 +1,77 @@
+"""``bitmtp-edge build``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.engines.tensorrt_manifest import plan_folder
+
+from ..fakes.board import Board
+from .conftest import Verb
+
+
+def test_tensorrt(verb: Verb, board: Board, board_bundle: Bundle) -> None:
+    done = verb("build", board_bundle.path, "--target", "tensorrt", "--states", "*-c512")
+    assert done.code == 0
+    (line,) = done.out.splitlines()
+    assert line.startswith(
+        "18 engines for TensorRT, 18 of them built now: 0.12 MiB in all, beside "
+    )
+    assert "beside 0.4 MiB of weights.bin" in line and "untested on real TensorRT" in line
+    assert "engines for TensorRT: 100%  18/18 engines" in done.err
+    board.restart()
+    done = verb("build", board_bundle.path, "--target", "tensorrt", "--states", "*-c512", "--json")
+    assert done.json.keys() == {"target", "engines", "built", "engine_bytes", "weight_bytes"}
+    assert done.json["built"] == 0 and len(done.json["engines"]) == 18
+    assert done.json["engine_bytes"] < done.json["weight_bytes"]
+
+
+def test_interrupted(verb: Verb, board: Board, board_bundle: Bundle) -> None:
+    def interrupt(count: int) -> None:
+        if count == 2:
+            raise KeyboardInterrupt
+
+    board.trt.before_build = interrupt
+    done = verb("build", board_bundle.path, "--target", "tensorrt")
+    assert done.code == 130
+    told = "build interrupted: the engines that were built are kept; the same command goes on"
+    assert done.err.splitlines()[-1] == f"bitmtp-edge: {told}"
+    assert len(list(plan_folder(board_bundle).glob("*.plan"))) == 2
+    board.at_rest()
+
+
+def test_refusals(verb: Verb, board: Board, board_bundle: Bundle) -> None:
+    board.trt.refusal["parse"] = "head: wrong\nin two lines"
+    told = verb("build", board_bundle.path, "--target", "tensorrt", "--states", "verify-m1-h1-c512")
+    assert told.code == 2
+    assert told.err.splitlines()[-1].endswith(
+        "network of verify-m1-h1-c512: head: wrong in two lines"
+    )
+    told = verb("build", board_bundle.path, "--target", "tensorrt", "--states", "nothing")
+    assert "--states 'nothing' fits no replay state" in told.refused()
+    assert "--target" in verb("build", board_bundle.path).refused()
+
+
+@pytest.mark.parametrize("states", [(), ("--states", "verify-*-c512")])
+def test_the_cpu_only_checks(
+    verb: Verb, tiny_ternary_bundle: Bundle, states: tuple[str, ...]
+) -> None:
+    done = verb("build", tiny_ternary_bundle.path, "--target", "cpu", *states)
+    assert done.code == 0
+    count = 11 if states else 36
+    assert done.out.startswith(f"engine cpu runs all {count} replay states: weights 0.4 MiB, kv ")
+    assert not plan_folder(tiny_ternary_bundle).exists()
+
+
+def test_a_check_as_json(verb: Verb, tiny_ternary_bundle: Bundle) -> None:
+    done = verb("build", tiny_ternary_bundle.path, "--target", "cpu", "--json")
+    assert done.json.keys() == {"target", "states", "memory"}
+    assert done.json["memory"].keys() == {"weights", "kv", "arena", "workspace"}
+
+
+def test_an_engine_that_does_not_work_here(verb: Verb, bundle: Path) -> None:
+    told = verb("build", bundle, "--target", "cuda").refused()
+    assert "engine cuda does not work here: no CUDA device" in told
