@@ -67,12 +67,17 @@ def command(
     as_json: bool,
     argv: tuple[str, ...],
 ) -> None:
-    if sum((modes, set_mode is not None, restore_mode)) > 1:
+    wanted = sum((modes, set_mode is not None, restore_mode))
+    if wanted > 1:
         raise UserError("--modes, --set-mode and --restore-mode are different things: give one")
+    if wanted and (source != AUTO or tegrastats is not None):
+        raise UserError("--source and --tegrastats are of a reading: leave them out, or the modes")
     if set_mode is None and (argv or reboot):
         raise UserError(f"{argv[0] if argv else '--reboot'!r} goes with --set-mode NAME")
     if argv and reboot:
         raise UserError("a COMMAND cannot run on behind a reboot: leave --reboot out")
+    if argv and as_json:
+        raise UserError("a COMMAND has its own output: leave --json out, or put it behind COMMAND")
     if set_mode is not None and argv:
         ctx.exit(_run_in_mode(root, set_mode, argv))
     elif set_mode is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from .report import EnergyReport, Idle, PhaseEnergy, tokens_per
+from .report import EnergyReport, Idle, PhaseEnergy, joules_per_token
 from .source import Reading, Source, SourceError
 from .trace import Integral, Point, count, integrate
 
@@ -28,8 +29,8 @@ class Meter:
             ...                       # decode
             energy = window.end(generated_tokens)
 
-    One window at a time: what was sampled before a window begins is forgotten then. The source is
-    closed at the end. clock, sleep: for tests; the clock must be the one that the readings' stamps
+    One window at a time: samples from before it are forgotten. The source is closed at the end.
+    clock, sleep: for tests; the clock must be the one that the readings' stamps
     are of.
     """
 
@@ -44,9 +45,10 @@ class Meter:
         self.gap_s = max(GAP_S, GAP_PERIODS * max(source.poll_s, source.update_s))
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
-        self._readings: list[Reading] = []
+        self._readings: deque[Reading] = deque()
+        self._keep_from: float | None = None
         self._trouble: tuple[float, str] | None = None  # the newest, and when
-        self._thread_s = 0.0
+        self.thread_s = 0.0  # processor time that sampling took so far
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="power meter", daemon=True)
 
@@ -64,23 +66,55 @@ class Meter:
         self._thread.join(self.gap_s)  # one that a sensor holds is left to it
         self.source.close()
 
+    def now(self) -> float:
+        """Seconds on the clock of the readings."""
+        return self._clock()
+
     def measure_idle(self, seconds: float) -> Idle:
         """Waits so long, and keeps what that took as the baseline of the reports to come."""
-        start = self._started()
+        start = self._keep_from = self._ready()
         self._sleep(seconds)
-        end = self._clock()
-        energy = self._energy(start, end)
+        energy = self.energy(start, self.now())
+        self._keep_from = None
         self.idle = Idle(energy.seconds, energy.mean_w, energy.samples, energy.reason)
         return self.idle
 
     def begin(self) -> Window:
         """A window from now on. Waits for a sample before it, where none has come yet."""
-        start = self._started()
+        start = self._keep_from = self._ready()
+        return Window(self, start)
+
+    def release(self) -> None:
+        """No window is open: older samples may go."""
+        self._keep_from = None
+
+    def readings(self) -> list[Reading]:
+        """Those since shortly before the open window, in order of time; without one the newest."""
         with self._lock:
-            old = [reading.at < start - 2 * self.gap_s for reading in self._readings]
-            del self._readings[: sum(old)]
-            thread_s = self._thread_s
-        return Window(self, start, thread_s)
+            return list(self._readings)
+
+    def energy(self, start: float, end: float) -> PhaseEnergy:
+        """What a stretch of the open window took, once there is a sample after it."""
+        self._wait_until(lambda readings: _closes(readings, end), end)
+        readings, trouble = self.readings(), self._trouble
+        powers = [Point(reading.at, reading.total_mw / 1000) for reading in readings]
+        power = integrate(powers, start, end, self.gap_s)
+        counters = [Point(r.at, r.joules) for r in readings if r.joules is not None]
+        counter = count(counters, start, end, self.gap_s) if counters else None
+        energy = self._phase(start, end, power, counter)
+        if energy.reason and trouble and trouble[0] >= start - self.gap_s:
+            return energy.because(trouble[1])
+        return energy
+
+    def rails(self, start: float, end: float) -> dict[str, float | None]:
+        """Mean mW of every rail in the stretch; None where it was not there all the time."""
+        readings = self.readings()
+        means: dict[str, float | None] = {}
+        for name in dict.fromkeys(name for reading in readings for name in reading.rails):
+            points = [Point(r.at, r.rails[name]) for r in readings if name in r.rails]
+            total = integrate(points, start, end, self.gap_s).joules
+            means[name] = None if total is None else total / (end - start)
+        return means
 
     def take(self) -> None:
         """One sample. What the thread does, and what a test does in its place."""
@@ -90,15 +124,16 @@ class Meter:
             self._note_trouble(str(error))
             return
         with self._lock:
-            newest = self._readings[-1] if self._readings else reading
-            if reading.at > newest.at or newest is reading:
-                if reading.total_is == newest.total_is:
-                    self._readings.append(reading)
-                    return
-                told = f"the total was {newest.total_is} and is {reading.total_is}"
-            else:
-                return  # the same as before: the sensor has nothing new
-        self._note_trouble(told)
+            newest = self._readings[-1] if self._readings else None
+            if newest is not None and reading.at <= newest.at:
+                return  # the sensor has nothing new
+            if newest is not None and reading.total_is != newest.total_is:
+                self._note_trouble(f"the total was {newest.total_is} and is {reading.total_is}")
+                return
+            self._readings.append(reading)
+            needed = (reading.at if self._keep_from is None else self._keep_from) - 2 * self.gap_s
+            while self._readings[0].at < needed:
+                self._readings.popleft()
 
     def _sample(self) -> None:
         due = time.monotonic()
@@ -107,40 +142,25 @@ class Meter:
                 self.take()
             except Exception as error:  # told in the report's reason; the run goes on
                 self._note_trouble(f"{type(error).__name__}: {error}")
-            with self._lock:
-                self._thread_s = time.thread_time()
+            self.thread_s = time.thread_time()
             due = max(due + self.source.poll_s, time.monotonic())
             self._stop.wait(due - time.monotonic())
 
     def _note_trouble(self, what: str) -> None:
-        with self._lock:
-            self._trouble = self._clock(), what
+        self._trouble = self.now(), what
 
-    def _started(self) -> float:
+    def _ready(self) -> float:
         """Now, once there is a sample before; of a counter, one that has moved."""
-        self._wait_until(_opens, self._clock())
-        return self._clock()
+        self._wait_until(_opens, self.now())
+        return self.now()
 
-    def _wait_until(self, holds: Callable[[list[Reading]], bool], since: float) -> None:
+    def _wait_until(self, holds: Callable[[Sequence[Reading]], bool], since: float) -> None:
         """Until a gap's time has passed, after which it would not help."""
-        while self._clock() < since + self.gap_s:
+        while self.now() < since + self.gap_s:
             with self._lock:
                 if holds(self._readings):
                     return
             self._sleep(self.source.poll_s / 4)
-
-    def _energy(self, start: float, end: float) -> PhaseEnergy:
-        self._wait_until(lambda readings: _closes(readings, end), end)
-        with self._lock:
-            readings, trouble = list(self._readings), self._trouble
-        powers = [Point(reading.at, reading.total_mw / 1000) for reading in readings]
-        power = integrate(powers, start, end, self.gap_s)
-        counters = [Point(r.at, r.joules) for r in readings if r.joules is not None]
-        counter = count(counters, start, end, self.gap_s) if counters else None
-        energy = self._phase(start, end, power, counter)
-        if energy.reason and trouble and trouble[0] >= start - self.gap_s:
-            return energy.because(trouble[1])
-        return energy
 
     def _phase(
         self, start: float, end: float, power: Integral, counter: Integral | None
@@ -159,47 +179,41 @@ class Meter:
             reason=used.reason,
         )
 
-    def _rails(self, start: float, end: float) -> dict[str, float | None]:
-        """Mean mW of every rail of the window; None where it was not there all the time."""
-        with self._lock:
-            readings = list(self._readings)
-        means: dict[str, float | None] = {}
-        for name in dict.fromkeys(name for reading in readings for name in reading.rails):
-            points = [Point(r.at, r.rails[name]) for r in readings if name in r.rails]
-            total = integrate(points, start, end, self.gap_s).joules
-            means[name] = None if total is None else total / (end - start)
-        return means
-
 
 class Window:
-    """What began with :meth:`Meter.begin`: prefill until :meth:`mark_decode`, then decoding."""
+    """What began with :meth:`Meter.begin`: prefill until :meth:`mark_decode`, then decoding.
 
-    def __init__(self, meter: Meter, start: float, thread_s: float) -> None:
+    start, decode: when, on the meter's clock. readings: after :meth:`end`, those that it is made
+    of, with a few before and after.
+    """
+
+    def __init__(self, meter: Meter, start: float) -> None:
+        self.start = self.decode = start
+        self.readings: list[Reading] = []
         self._meter = meter
-        self._start = start
-        self._decode = start
-        self._thread_s = thread_s
+        self._thread_s = meter.thread_s
 
     def mark_decode(self) -> None:
         """Prefill ends here. Without a mark, all is decoding."""
-        self._decode = self._meter._clock()
+        self.decode = self._meter.now()
 
     def end(self, generated_tokens: int) -> EnergyReport:
         """What the window took until now. Waits for the sample after it: one period of the sensor,
         or where it has stopped, until that is certain."""
-        meter, end = self._meter, self._meter._clock()
-        whole = meter._energy(self._start, end)
-        prefill = meter._energy(self._start, self._decode)
-        decode = meter._energy(self._decode, end)
-        with meter._lock:
-            first = meter._readings[0] if meter._readings else None
-            busy = meter._thread_s - self._thread_s
+        meter, end = self._meter, self._meter.now()
+        whole = meter.energy(self.start, end)
+        busy = meter.thread_s - self._thread_s
+        prefill = meter.energy(self.start, self.decode)
+        decode = meter.energy(self.decode, end)
+        rails = meter.rails(self.start, end)
+        self.readings = meter.readings()
+        meter.release()
         return EnergyReport(
             **vars(whole),
-            joules_per_token=tokens_per(decode.joules, generated_tokens),
+            joules_per_token=joules_per_token(decode.joules, generated_tokens),
             source=meter.source.name,
-            total_is=None if first is None else first.total_is,
-            rails=meter._rails(self._start, end),
+            total_is=self.readings[0].total_is if self.readings else None,
+            rails=rails,
             prefill=prefill,
             decode=decode,
             idle=meter.idle,
@@ -207,13 +221,13 @@ class Window:
         )
 
 
-def _opens(readings: list[Reading]) -> bool:
+def _opens(readings: Sequence[Reading]) -> bool:
     return bool(readings) and (
         readings[0].joules is None or readings[0].joules != readings[-1].joules
     )
 
 
-def _closes(readings: list[Reading], end: float) -> bool:
+def _closes(readings: Sequence[Reading], end: float) -> bool:
     """Whether there is a sample after ``end``; of a counter, one that has moved since."""
     if not readings or readings[-1].at < end:
         return False

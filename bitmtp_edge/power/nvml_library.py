@@ -12,17 +12,6 @@ _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 _NAME_BYTES = 96
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
 _UNSIGNED_INT = 1  # NVML_VALUE_TYPE_UNSIGNED_INT
-_CLOCKS = {"sm": 1, "memory": 2}  # nvmlClockType_t
-
-# Bits of the reasons for which a GPU runs slower than it could. Not among them: idle, and clocks
-# that somebody asked for.
-_SLOWED = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "temperature (driver)",
-    0x40: "temperature (hardware)",
-    0x80: "power brake",
-}
 
 
 class _Union(ctypes.Union):
@@ -86,18 +75,6 @@ class NvmlDevice:
         power = c_uint()
         self._call("nvmlDeviceGetPowerUsage", self._device, byref(power))
         return float(power.value)
-
-    def clock_mhz(self, clock: str) -> float:
-        """Of ``sm`` or ``memory``."""
-        megahertz = c_uint()
-        self._call("nvmlDeviceGetClockInfo", self._device, c_int(_CLOCKS[clock]), byref(megahertz))
-        return float(megahertz.value)
-
-    def slowed_by(self) -> list[str]:
-        """What holds the clocks down now."""
-        bits = c_ulonglong()
-        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._device, byref(bits))
-        return [reason for bit, reason in _SLOWED.items() if bits.value & bit]
 
     def _call(self, function: str, *arguments: Any) -> None:
         try:

@@ -78,14 +78,10 @@ def _zones(folder: Path) -> list[_Zone]:
     found = []
     for package in sorted(folder.glob("intel-rapl:*")):
         name = text_or_none(package / "name") or ""
-        if not name.startswith("package"):
-            continue
-        found.append(_zone(name, package))
-        for part in sorted(folder.glob(f"{package.name}:*")) or sorted(
-            package.glob(f"{package.name}:*")
-        ):
-            if text_or_none(part / "name") == "dram":
-                found.append(_zone(f"{name} dram", part))
+        if name.startswith("package"):
+            parts = sorted(folder.glob(f"{package.name}:*"))
+            memory = [part for part in parts if text_or_none(part / "name") == "dram"]
+            found += [_zone(name, package), *(_zone(f"{name} dram", part) for part in memory)]
     return found
 
 
@@ -94,7 +90,7 @@ def _zone(name: str, folder: Path) -> _Zone:
     try:
         first = read_number(file)
     except SourceError as error:
-        if "Permission" in str(error):
+        if isinstance(error.__cause__, PermissionError):
             raise SourceError(f"no permission: sudo chmod a+r {file}") from None
         raise
     return _Zone(name, file, number_or_none(folder / "max_energy_range_uj") or 0, first)

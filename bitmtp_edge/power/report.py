@@ -59,6 +59,6 @@ class EnergyReport(PhaseEnergy):
     sampling_share: float | None
 
 
-def tokens_per(joules: float | None, tokens: int) -> float | None:
+def joules_per_token(joules: float | None, tokens: int) -> float | None:
     """Joules a token; None where there is no figure, or no token."""
     return joules / tokens if joules is not None and tokens > 0 else None

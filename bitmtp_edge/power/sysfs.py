@@ -39,11 +39,12 @@ def number_or_none(path: str | Path) -> int | None:
 
 
 def read_number(path: str | Path) -> int:
-    """The whole number in a sensor's file. SourceError says which file has none."""
+    """The whole number in a sensor's file. SourceError says which file has none; where it cannot be
+    read, its cause is the OSError."""
     try:
         text = read_text(path)
     except OSError as error:
-        raise SourceError(describe_os_error(error)) from None
+        raise SourceError(describe_os_error(error)) from error
     try:
         return int(text)
     except ValueError:

@@ -97,6 +97,8 @@ def test_a_jtop_that_does_not_work(
         (("--reboot",), "'--reboot' goes with --set-mode NAME"),
         (("true",), "'true' goes with --set-mode NAME"),
         (("--set-mode", "15W", "--reboot", "true"), "leave --reboot out"),
+        (("--set-mode", "15W", "--json", "true"), "leave --json out"),
+        (("--modes", "--source", "rapl"), "are of a reading"),
     ],
 )
 def test_refusals(arguments: tuple[object, ...], told: str, verb: Verb) -> None:

@@ -257,11 +257,20 @@ def test_a_counter_that_stops_leaves_no_figure() -> None:
     assert report.integrated_joules == pytest.approx(30)
 
 
-def test_old_samples_are_forgotten() -> None:
+def test_what_a_window_is_made_of_stays_with_it_and_the_rest_is_forgotten() -> None:
     bench = Bench(Simulated())
     bench.sleep(100)
-    bench.meter.begin()
-    assert len(bench.meter._readings) < 20
+    assert len(bench.meter.readings()) < 20
+    window = bench.meter.begin()
+    bench.sleep(100)
+    window.mark_decode()
+    bench.sleep(1)
+    window.end(1)
+    assert (window.start, window.decode) == (1100, 1200)
+    assert window.readings[0].at <= window.start and window.readings[-1].at >= 1201
+    assert len(window.readings) > 2000
+    bench.sleep(1)
+    assert len(bench.meter.readings()) < 20
 
 
 class Real(Simulated):

@@ -11,7 +11,7 @@ import pytest
 
 from bitmtp_edge.power import nvml_library
 from bitmtp_edge.power.nvml import Nvml, first_visible
-from bitmtp_edge.power.nvml_library import FieldValue, NvmlDevice
+from bitmtp_edge.power.nvml_library import FieldValue
 from bitmtp_edge.power.source import SourceError, Where
 
 NOT_SUPPORTED = 3
@@ -24,7 +24,6 @@ class Library:
         self.millijoules: int | None = 1234567
         self.instant: int | None = 78500
         self.mean: int | None = 80000
-        self.reasons = 0
         self.asked: list[object] = []
         self.opened = 0
         self.nvmlErrorString: Any = ErrorString()
@@ -62,12 +61,6 @@ class Library:
         field.kind = 1
         field.value.unsigned_int = self.instant or 0
         return 0
-
-    def nvmlDeviceGetClockInfo(self, device: Any, clock: Any, out: Any) -> int:
-        return given(out, {1: 1980, 2: 3201}[clock.value])
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: Any, out: Any) -> int:
-        return given(out, self.reasons)
 
 
 class ErrorString:
@@ -141,18 +134,7 @@ def test_no_such_gpu(library: Library) -> None:
     assert library.opened == 0
 
 
-def test_clocks_and_what_holds_them_down(library: Library) -> None:
-    device = NvmlDevice("0")
-    assert (device.clock_mhz("sm"), device.clock_mhz("memory")) == (1980, 3201)
-    library.reasons = 0x1  # idle
-    assert device.slowed_by() == []
-    library.reasons = 0x4 | 0x40
-    assert device.slowed_by() == ["power cap", "temperature (hardware)"]
-
-
 def test_a_driver_that_lacks_a_function(library: Library) -> None:
-    library.nvmlDeviceGetTotalEnergyConsumption = None  # type: ignore[assignment, method-assign]
-    del library.nvmlDeviceGetTotalEnergyConsumption
     with Nvml(Where()) as source:
         source.device._nvml = Without(library, "nvmlDeviceGetFieldValues")
         assert source.read().total_mw == 80000

@@ -94,10 +94,11 @@ def test_a_counter_that_runs_backwards(machine: Callable[..., Machine], tmp_path
 
 
 def test_no_permission(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> int:
-        raise SourceError(f"{path}: Permission denied")
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("bitmtp_edge.power.rapl.read_number", refuse)
+    monkeypatch.setattr("bitmtp_edge.power.sysfs.read_text", refuse)
+    monkeypatch.setattr("bitmtp_edge.power.rapl.text_or_none", lambda path: "package-0")
     with pytest.raises(SourceError, match=r"^no permission: sudo chmod a\+r .*energy_uj$"):
         machine()
 
