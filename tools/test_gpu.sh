@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: tools/test_gpu.sh [--python PYTHON] [--built FOLDER] [--seed N] [sweep] [sanitize] [pytest]
-# Test the CUDA library and the `cuda` engine on this machine's NVIDIA GPU, for which both are compiled.
+# Test the CUDA library, the TensorRT plugins and the `cuda` engine on this machine's NVIDIA GPU, for which they are compiled.
 # Without a part named, all three run:
 #   sweep     every kernel against plain loops, on random inputs
 #   sanitize  a short sweep under compute-sanitizer: memcheck, racecheck, initcheck
@@ -13,6 +13,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 source "$root/tools/gpu_build.sh"
+source "$root/tools/cuda_toolkit.sh"
 
 usage=$(sed -n 's/^# Usage/usage/p' "$0")
 python='' built='' parts=()
@@ -54,7 +55,16 @@ fi
 if [[ -z $built ]]; then
   targets=()
   if wanted sweep || wanted sanitize; then targets+=(bitmtp_cuda_sweep); fi
-  if wanted pytest; then targets+=(bitmtp_cuda bitmtp_cpu); fi
+  if wanted pytest; then
+    targets+=(bitmtp_cuda bitmtp_cpu)
+    if [[ -z $python ]]; then find_headers; else use_headers; fi
+    if [[ -n $headers ]]; then
+      options+=(-DBITMTP_TENSORRT=ON -DBITMTP_TENSORRT_INCLUDE="$headers")
+      targets+=(bitmtp_tensorrt bitmtp_tensorrt_conformance)
+    else
+      echo "no headers of TensorRT, and nothing is installed with --python: tests of the plugins will be skipped"
+    fi
+  fi
   compile "${targets[@]}"
   built=$root/build/gpu-tests
 fi
@@ -82,6 +92,10 @@ if wanted pytest; then
   mkdir "$tree/bitmtp_edge/_lib"
   ln -s "$built/cpu/libbitmtp_cpu.so" "$tree/bitmtp_edge/_lib"
   status=0
+  plugins=$built/tensorrt/libbitmtp_tensorrt
+  if [[ -e $plugins.so ]]; then
+    export BITMTP_TENSORRT_LIBRARY=$plugins.so BITMTP_TENSORRT_CONFORMANCE=${plugins}_conformance.so
+  fi
   # From that folder: where Python starts it finds packages first, and the root has only half of ours.
   (cd "$tree" && PYTHONPATH=$tree BITMTP_CUDA_LIBRARY=$built/cuda/libbitmtp_cuda.so \
     "$python" -m pytest -q -m gpu --require-gpu -rs "$root/tests") || status=$?

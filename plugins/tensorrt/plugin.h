@@ -63,11 +63,15 @@ class Plugin final : public nvinfer1::IPluginV3,
   using FixedTensors = const nvinfer1::PluginTensorDesc *;
 
   // name: of the node. Fault where the fields contradict each other.
-  Plugin(std::string name, const NodeFields<Op> &node)
-      : name_(std::move(name)), node_(node), signature_(checked(node_.op).ports(), node_.input_ports, node_.output_ports), list_(true) {
+  Plugin(std::string name, const NodeFields<Op> &node, nvinfer1::TensorRTPhase phase)
+      : name_(std::move(name)),
+        node_(node),
+        phase_(phase),
+        signature_(checked(node_.op).ports(), node_.input_ports, node_.output_ports),
+        list_(true) {
     node_.visit(list_);
   }
-  Plugin(const Plugin &other) : Plugin(other.name_, other.node_) {}
+  Plugin(const Plugin &other) : Plugin(other.name_, other.node_, other.phase_) {}
 
   std::string label() const { return Label{Op::kName, name_.c_str()}.label(); }
 
@@ -157,8 +161,10 @@ class Plugin final : public nvinfer1::IPluginV3,
     });
   }
 
+  // A builder may time plugins on memory that nobody wrote, and kernels read where their inputs say. There is no choice for it to make.
   int32_t enqueue(FixedTensors, FixedTensors, const void *const *inputs, void *const *outputs, void *workspace,
                   cudaStream_t stream) noexcept override {
+    if (phase_ == nvinfer1::TensorRTPhase::kBUILD) return kDone;
     return guarded(*this, kFailed, [&] {
       if (workspace_bytes_ > 0 && workspace == nullptr) throw Fault("has no workspace");
       signature_.set_addresses(inputs, outputs, workspace, call_);
@@ -187,6 +193,7 @@ class Plugin final : public nvinfer1::IPluginV3,
 
   std::string name_;
   NodeFields<Op> node_;
+  nvinfer1::TensorRTPhase phase_;
   Signature signature_;
   FieldList list_;
   Call call_;  // extents since onShapeChange
@@ -202,14 +209,14 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
   }
 
   nvinfer1::IPluginV3 *createPlugin(const char *name, const nvinfer1::PluginFieldCollection *fields,
-                                    nvinfer1::TensorRTPhase) noexcept override {
+                                    nvinfer1::TensorRTPhase phase) noexcept override {
     const Label asked{Op::kName, name == nullptr ? "" : name};
     return guarded(asked, static_cast<Plugin<Op> *>(nullptr), [&] {
       FieldReader reader(fields);
       NodeFields<Op> node;
       node.visit(reader);
       reader.finish();
-      return new Plugin<Op>(asked.node, node);
+      return new Plugin<Op>(asked.node, node, phase);
     });
   }
 

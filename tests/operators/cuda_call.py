@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitmtp_edge.engines.cuda_device import Block, CudaDevice
+from bitmtp_edge.engines.cuda_device import CudaDevice
 from bitmtp_edge.engines.cuda_library import CudaLibrary
+from bitmtp_edge.engines.gpu_device import Block
 from bitmtp_edge.engines.operator_records import DeviceArray, build_call
 from bitmtp_edge.operators import Node
 

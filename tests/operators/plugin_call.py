@@ -5,25 +5,24 @@ from __future__ import annotations
 import functools
 import os
 
+from bitmtp_edge.engines.tensorrt_library import PluginLibrary
 from bitmtp_edge.operators import Node
 
 from ..tensorrt.conformance import Session
 from ..tensorrt.conftest import CONFORMANCE, LIBRARY
-from ..tensorrt.graphs import Graphs
 from ..tensorrt.signatures import Signature
 from .cuda_call import Arrays, Workspace, gpu, place, results
 
 
 @functools.cache
-def _library() -> tuple[Session, Graphs]:
-    path = os.environ[LIBRARY]
-    return Session(os.environ[CONFORMANCE], path), Graphs(path)
+def _library() -> tuple[Session, PluginLibrary]:
+    return Session(os.environ[CONFORMANCE], os.environ[LIBRARY]), PluginLibrary()
 
 
 def run_plugin(node: Node, inputs: Arrays, outputs: Arrays, *, captured: bool) -> Arrays:
     """Outputs by port; ``outputs`` are what they hold before. captured: from a CUDA graph."""
     device, _ = gpu()
-    session, graphs = _library()
+    session, library = _library()
     signature = Signature(node)
     placed, tensors = place(node, inputs, outputs)
     given = [tensors[node.input(port.name)] for port in signature.inputs]
@@ -42,10 +41,10 @@ def run_plugin(node: Node, inputs: Arrays, outputs: Arrays, *, captured: bool) -
     if captured:
         device.synchronize()  # its kernels are loaded now, which no capture may do
         placed.send()
-        assert graphs.replay(enqueue, device.stream) > 0
+        graph = library.capture(enqueue, device.stream)
+        assert graph.nodes > 0
+        graph.launch(device.stream)
     made = results(node, placed, outputs)
     space.check()
-    if captured:
-        graphs.destroy()
     plugin.release()
     return made

@@ -76,6 +76,7 @@ class Session:
     """The plugin library at ``plugins``, loaded by the stand-in at ``conformance``."""
 
     def __init__(self, conformance: str, plugins: str) -> None:
+        self.conformance = conformance
         self._library = ctypes.CDLL(conformance)
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._library, name)

@@ -6,6 +6,7 @@ import pytest
 
 from bitmtp_edge.operators import OPERATORS
 
+from .bad_values import BAD_VALUES, LABELS
 from .conformance import FIELD_TYPES, Plugin, Refused, Session
 from .signatures import Field, H, M, Signature, of_operator
 
@@ -86,24 +87,6 @@ def test_every_field_is_required_and_typed(session: Session, op: str) -> None:
     assert "field rowz is not known" in said.log
 
 
-BAD_VALUES: dict[str, tuple[int | float | str, ...]] = {
-    "rows": (0, -1),
-    "width": (0, -7),
-    "group_size": (-64, 32, 100),
-    "top_k": (0, 17, -1),
-    "num_heads": (0, 5, 1026),
-    "num_kv_heads": (0, 4),
-    "head_dim": (0, 80),
-    "kind": ("", "w4", "fp16 "),
-    "kv": ("", "int8"),
-    "activation": ("", "gelu"),
-    "epsilon": (-1.0, float("nan")),
-    "softmax_scale": (0.0, -1.0, float("nan")),
-    "input_ports": (0, -1, 1 << 20),
-    "output_ports": (0, -1, 1 << 20),
-}
-
-
 @each_operator
 def test_bad_values(session: Session, op: str) -> None:
     signature = of_operator(op)[-1]
@@ -112,8 +95,7 @@ def test_bad_values(session: Session, op: str) -> None:
         for bad in BAD_VALUES[name]:
             said = refusal(session, signature, fields=[*fields[:i], (name, bad), *fields[i + 1 :]])
             assert said.step == "createPlugin in the build phase", (name, bad)
-            label = {"num_heads": "heads", "num_kv_heads": "KV heads"}.get(name, name)
-            assert label in said.log, (name, bad, said.log)
+            assert LABELS.get(name, name) in said.log, (name, bad, said.log)
 
 
 @each_operator

@@ -14,13 +14,13 @@ from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines.base import Role
 from bitmtp_edge.engines.cuda import CudaEngine
 from bitmtp_edge.engines.cuda_device import CudaDevice
+from bitmtp_edge.engines.tensorrt_library import PluginLibrary
 from bitmtp_edge.operators import STEP_OUTPUTS, Node
 
 from ..engines.cuda_steps import HISTORY, TOKENS
 from ..engines.steps import play, step
 from ..operators.cuda_call import Placed, Workspace
 from .conformance import Plugin, Session
-from .graphs import Graphs
 from .signatures import Signature
 
 pytestmark = pytest.mark.gpu
@@ -92,10 +92,9 @@ def bundle(request: pytest.FixtureRequest) -> Bundle:
 @pytest.mark.parametrize("role", ["draft", "verify"])
 @pytest.mark.parametrize("width, logits", [(1, False), (9, True), (33, False)])
 def test_plugins_alone(
-    bundle: Bundle, session: Session, plugin_library: str, role: Role, width: int, logits: bool
+    bundle: Bundle, session: Session, role: Role, width: int, logits: bool
 ) -> None:
     device = CudaDevice()
-    graphs = Graphs(plugin_library)
     with CudaEngine(bundle, keep_tensors=True) as engine:
         play(engine, TOKENS[:HISTORY])
         step(engine, TOKENS[: HISTORY + width], HISTORY, role=role, logits=logits)
@@ -108,9 +107,11 @@ def test_plugins_alone(
     ours.enqueue()
     check(ours.results(), want)
     ours.placed.send()
-    assert graphs.replay(ours.enqueue, device.stream, times=3) >= len(nodes)
+    graph = PluginLibrary().capture(ours.enqueue, device.stream)
+    assert graph.nodes >= len(nodes)
+    for _ in range(3):
+        graph.launch(device.stream)
     check(ours.results(), want)
-    graphs.destroy()
     ours.release()
 
 
