@@ -11,6 +11,7 @@ from pathlib import Path
 from .board_checks import board_checks, tensorrt_checks
 from .engines.cuda_library import driver_devices
 from .engines.registry import ENGINES
+from .errors import UserError
 from .findings import Finding
 from .host import read_host
 
@@ -23,11 +24,6 @@ _OPTIONAL = {
 
 # Packages on PyPI that training needs, all of the extra `train`.
 _TRAINING = ("torch", "matplotlib", "safetensors")
-
-# What the SDK is to have and this version does not, so that nobody looks for a fault of theirs.
-_ABSENT = {
-    "energy": "no meter in this version: the field energy is null",
-}
 
 _NEVER_RUN = "it has run with a stand-in for TensorRT alone, and never on a Jetson"
 _SWEPT = (9, 0)  # compute capability of the GPU that the CUDA kernels are tested on
@@ -68,8 +64,7 @@ def examine(root: Path = Path("/")) -> Iterator[Finding]:
     yield from tensorrt_checks(host)
     if host.jetson:
         yield from board_checks(host, root)
-    for subject, reason in _ABSENT.items():
-        yield Finding(subject, "missing", reason)
+    yield _power(root)
 
 
 def _cpu_library() -> Iterator[Finding]:
@@ -98,6 +93,20 @@ def _cuda_device() -> Finding:
             "cuda device", "untested", f"{detail}: the kernels have run on {swept} alone"
         )
     return Finding("cuda device", "ok", detail)
+
+
+def _power(root: Path) -> Finding:
+    """The first source that gives a reading; each has a second or a few to give it."""
+    from .power.registry import open_source
+    from .power.source import Where
+
+    try:
+        with open_source(where=Where(root)) as source:
+            reading = source.read()
+    except UserError as error:
+        return Finding("power", "missing", str(error))
+    watts = f"{reading.total_mw / 1000:.1f} W ({reading.total_is}), by {reading.source}"
+    return Finding("power", "ok", f"{watts}; `run` and `bench` do not measure energy yet")
 
 
 def _training() -> Finding:

@@ -37,7 +37,7 @@ def test_this_machine() -> None:
     assert found["cpu kernels"].detail.startswith(f"{cpu_library.isas()[0]} in use, ")
     assert "CPUExecutionProvider" in found["onnxruntime providers"].detail
     assert found["--provider"].status == "untested"
-    assert {"engine cuda", "engine tensorrt", "energy"} <= found.keys()
+    assert {"engine cuda", "engine tensorrt", "power"} <= found.keys()
     assert all(found[name].status == "missing" for name in ("engine cuda", "engine tensorrt"))
 
 
@@ -132,6 +132,14 @@ def test_a_board_is_looked_at(tmp_path: Path) -> None:
     assert found["board"].status == "untested"
     assert found["L4T"] == Finding("L4T", "ok", "36.4.3 (JetPack 6.2)")
     assert {"groups", "power mode", "power sensors", "jtop", "memory", "swap"} <= found.keys()
+
+
+def test_power_is_read(tmp_path: Path) -> None:
+    assert by_subject(examine(tmp_path))["power"].status == "missing"
+    rail = {"name": "ina3221", "in1_label": "VDD_IN", "in1_input": "5024", "curr1_input": "6020"}
+    write_board(tmp_path, {f"sys/class/hwmon/hwmon1/{name}": text for name, text in rail.items()})
+    found = by_subject(examine(tmp_path))["power"]
+    assert found.status == "ok" and found.detail.startswith("30.2 W (VDD_IN), by ina3221")
 
 
 def test_no_board_is_looked_at_where_there_is_none(tmp_path: Path) -> None:
