@@ -15,7 +15,6 @@ from .child import LineProcess
 from .source import BOARD_INPUTS, UNCONNECTED, Reading, Source, SourceError, Where
 
 PERIOD_S = 1.0  # of the service, unless somebody asked it for another
-FIRST_WITHIN_S = 0.9
 SILENT_S = 3 * PERIOD_S
 
 _USB_SUPPLY = "ucsi"  # USB-C supplies, which jetson-stats lists among the rails and sums with them
@@ -31,6 +30,7 @@ class Jtop(Source):
         where.must_be_live()
         self.poll_s = PERIOD_S / 4
         self.update_s = PERIOD_S
+        self._first_within_s = where.first_within_s
         if importlib.util.find_spec("jtop") is None:
             raise SourceError("jetson-stats is not installed")
         child = Path(__file__).with_name("jtop_child.py")
@@ -38,7 +38,7 @@ class Jtop(Source):
         self._lines = LineProcess([sys.executable, str(child)], {**os.environ, "PYTHONPATH": path})
 
     def read(self) -> Reading:
-        at, line = self._lines.newest(FIRST_WITHIN_S, SILENT_S)
+        at, line = self._lines.newest(self._first_within_s, SILENT_S)
         try:
             answer = json.loads(line)
         except ValueError:

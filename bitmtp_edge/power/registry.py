@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ..errors import UserError
@@ -16,6 +16,7 @@ from .source import Source, SourceError, Where
 from .tegrastats import Tegrastats
 
 AUTO = "auto"
+NAMED_WITHIN_S = 5.0  # who names a source waits for it; `auto` goes on to the next
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,15 @@ def open_source(
     if name != AUTO:
         if name not in KINDS:
             raise UserError(f"there is no power source {name!r}: take {', '.join(KINDS)} or {AUTO}")
+        patient = replace(where, first_within_s=NAMED_WITHIN_S - 0.1)
         try:
-            return _opened(KINDS[name], where)
+            return _opened(KINDS[name], patient, NAMED_WITHIN_S)
         except SourceError as error:
             raise UserError(f"power source {name} does not work here: {error}") from None
     skipped = []
     for each in order:
         try:
-            source = _opened(KINDS[each], where)
+            source = _opened(KINDS[each], where, KINDS[each].within_s)
         except SourceError as error:
             skipped.append(f"{each}: {error}")
             continue
@@ -78,7 +80,7 @@ def open_source(
     raise UserError(f"no power source works here: {'; '.join(skipped)}")
 
 
-def _opened(kind: Kind, where: Where) -> Source:
+def _opened(kind: Kind, where: Where, within_s: float) -> Source:
     """The source after its first reading. A driver or a service that hangs keeps its thread, not
     ours; what it opens late is closed again."""
     done = threading.Event()
@@ -106,11 +108,11 @@ def _opened(kind: Kind, where: Where) -> Source:
             done.set()
 
     threading.Thread(target=work, name="power source", daemon=True).start()
-    done.wait(kind.within_s)
+    done.wait(within_s)
     with lock:
         given_up = not found and not failed
     if found:
         return found[0]
     if failed:
         raise failed[0]
-    raise SourceError(f"no answer within {kind.within_s:g} s")
+    raise SourceError(f"no answer within {within_s:g} s")

@@ -46,11 +46,13 @@ class Reading:
 class Where:
     """Where sources look. root: the folder that holds ``sys``, ``etc`` and ``var``.
     tegrastats: a file of tegrastats lines, read in place of the command's output. gpu: index or
-    UUID of the GPU that NVML is asked for; None is the first that CUDA_VISIBLE_DEVICES names."""
+    UUID of the GPU that NVML is asked for; None is the first that CUDA_VISIBLE_DEVICES names.
+    first_within_s: how long a process that has to be started may take for its first answer."""
 
     root: Path = Path("/")
     tegrastats: Path | None = None
     gpu: str | None = None
+    first_within_s: float = 0.9
 
     def must_be_live(self) -> None:
         """SourceError where ``root`` is another folder than ``/``, for a source that has none."""

@@ -13,7 +13,6 @@ from .child import LineProcess
 from .source import UNCONNECTED, Reading, Source, SourceError, Where
 
 PERIOD_S = 0.1
-FIRST_WITHIN_S = 0.9
 SILENT_S = 1.0
 _TAIL = 1 << 16
 
@@ -38,6 +37,7 @@ class Tegrastats(Source):
     def __init__(self, where: Where) -> None:
         self.poll_s = self.update_s = PERIOD_S
         self._file = where.tegrastats
+        self._first_within_s = where.first_within_s
         self._lines: LineProcess | None = None
         if self._file is not None:
             return
@@ -52,7 +52,7 @@ class Tegrastats(Source):
             assert self._file is not None
             at, rails = _newest_rails(self._file)
         else:
-            at, line = self._lines.newest(FIRST_WITHIN_S, SILENT_S)
+            at, line = self._lines.newest(self._first_within_s, SILENT_S)
             rails = rails_of(line)
         return self.board_reading(rails, at)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bitmtp_edge.power import jtop
 from bitmtp_edge.power.jtop import Jtop, rails_of
 from bitmtp_edge.power.source import SourceError, Where
 
@@ -67,10 +66,9 @@ def test_what_it_prints_does_no_harm(install: Install) -> None:
 
 
 @pytest.mark.parametrize("how", HANGS)
-def test_one_that_hangs(how: str, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jtop, "FIRST_WITHIN_S", 0.2)
+def test_one_that_hangs(how: str, install: Install) -> None:
     install(**HANGS[how])
-    with Jtop(Where()) as source:
+    with Jtop(Where(first_within_s=0.2)) as source:
         with pytest.raises(SourceError) as refused:
             source.read()
         child = source._lines._process.pid
@@ -101,7 +99,8 @@ def test_one_that_dies_later(install: Install) -> None:
     install(ok="self.told += 1; return self.told == 1 or os._exit(1)")
     with Jtop(Where()) as source:
         first = source.read()
-        source._lines._process.wait()
+        while not source._lines._ended:
+            time.sleep(0.01)
         with pytest.raises(SourceError, match="it has ended"):
             source._lines.newest(1, 0)
     assert first.total_mw == 5133
