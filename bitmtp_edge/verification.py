@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .bundle import GRAPH_FILES, Bundle
+from .decode.replay_states import ReplayStates
 from .decode.window import causal_window
-from .engines.base import Engine, ReplayState, Role, StepOutput, Window
+from .engines.base import Engine, NotBuilt, ReplayState, Role, StepOutput, Window
 from .engines.kv_buffer import KV_PORTS
 from .engines.registry import ENGINES, EngineOptions, open_engine
 from .errors import UserError, missing_extra
@@ -82,11 +83,13 @@ def verify(
         if reason is not None:
             report.skipped[name] = reason
             continue
+        try:
+            opened = open_engine(name, bundle, EngineOptions(keep_tensors=True))
+        except NotBuilt as error:
+            report.skipped[name] = str(error)
+            continue
         progress(f"{name}: {windows} windows")
-        with (
-            open_engine(name, bundle, EngineOptions(keep_tensors=True)) as engine,
-            open_engine(report.reference, bundle) as reference,
-        ):
+        with opened as engine, open_engine(report.reference, bundle) as reference:
             report.engines.append(
                 _compare(bundle, bodies, engine, reference, windows, seed, progress)
             )
@@ -103,6 +106,7 @@ def _compare(
     progress: Callable[[str], None],
 ) -> EngineReport:
     report = EngineReport(engine.name)
+    states = ReplayStates.of(bundle)  # an engine may have no others
     random = np.random.default_rng(seed)
     for index in range(windows):
         role: Role = "verify" if index % 2 == 0 else "draft"
@@ -117,11 +121,12 @@ def _compare(
                 tokens[-1 - slot] = -1 - int(random.integers(bundle.model.mask_embeddings))
         promoted = _play_history(engine, bundle, tokens[:history])
         _play_history(reference, bundle, tokens[:history])
-        state = ReplayState(width, width, segment, role)
+        state = states.state(role, width, width, segment)
         kv4_length = 0
         if role == "draft" and bundle.model.kv == "nested":
             kv4_length = int(random.integers(0, history + 1))
-        window = causal_window(tokens, history, [], width, width, width, kv4_length)
+        heads = state.outputs
+        window = causal_window(tokens, history, [], width, heads, heads, kv4_length)
         _note_step(report, engine.replay(state, window), reference.replay(state, window))
         tensors = engine.tensors()
         if tensors is not None:

@@ -45,7 +45,7 @@ def test_engines_agree(model: str, tmp_path: Path) -> None:
     lines: list[str] = []
     report = verify(bundle, windows=4, progress=lines.append)
     assert report.ok and report.reference == "onnxruntime"
-    assert report.skipped == {"cuda": "no CUDA device"}
+    assert report.skipped == dict.fromkeys(("tensorrt", "cuda"), "no CUDA device")
     (cpu_report,) = report.engines
     assert cpu_report.fault is None
     assert (cpu_report.engine, cpu_report.windows, cpu_report.operators) == ("cpu", 4, 4 * NODES)
@@ -352,4 +352,8 @@ def test_an_engine_that_does_not_work_here_is_skipped(
     monkeypatch.setitem(ENGINES, "cpu", replace(ENGINES["cpu"], unavailable=lambda: "no library"))
     report = verify(tiny_bundle, windows=1)
     assert report.ok and report.engines == []
-    assert report.skipped == {"cuda": "no CUDA device", "cpu": "no library"}
+    assert report.skipped == {
+        "tensorrt": "no CUDA device",
+        "cuda": "no CUDA device",
+        "cpu": "no library",
+    }

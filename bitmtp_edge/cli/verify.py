@@ -60,8 +60,10 @@ def command(ctx: click.Context, bundle: str, windows: int, seed: int, as_json: b
 def _line(report: EngineReport, reference: str) -> str:
     if report.fault:
         return f"{report.engine} DIFFERS from {reference}: {report.fault}"
+    calls = "whose operators it does not show"
+    if report.operators:
+        calls = f"every one of {report.operators} operator calls within its bound"
     return (
-        f"{report.engine} agrees with {reference}: {report.windows} windows, every one of "
-        f"{report.operators} operator calls within its bound, {report.same_ids} of "
-        f"{report.outputs} next tokens the same"
+        f"{report.engine} agrees with {reference}: {report.windows} windows, {calls}, "
+        f"{report.same_ids} of {report.outputs} next tokens the same"
     )

@@ -75,3 +75,41 @@ def test_a_check_as_json(verb: Verb, tiny_ternary_bundle: Bundle) -> None:
 def test_an_engine_that_does_not_work_here(verb: Verb, bundle: Path) -> None:
     told = verb("build", bundle, "--target", "cuda").refused()
     assert "engine cuda does not work here: no CUDA device" in told
+
+
+def test_verify_takes_engines_that_were_built(
+    verb: Verb, board: Board, board_bundle: Bundle
+) -> None:
+    """And says what to do where none were. (ONNX Runtime is the judge.)"""
+    done = verb("verify", board_bundle.path, "--windows", 2)
+    assert done.code == 0
+    command = f"bitmtp-edge build {board_bundle.path} --target tensorrt"
+    told = f"tensorrt: not compared: {board_bundle.path} has no engines for TensorRT: build them "
+    assert done.out.startswith(told) and command in done.out
+    verb("build", board_bundle.path, "--target", "tensorrt", "--states", "*-c512")
+    board.restart()
+    done = verb("verify", board_bundle.path, "--windows", 4)
+    assert done.code == 0
+    agrees = "tensorrt agrees with onnxruntime: 4 windows, whose operators it does not show, "
+    assert agrees in done.out
+    board.at_rest()
+
+
+def test_run_says_which_engine_to_build(verb: Verb, board: Board, board_bundle: Bundle) -> None:
+    verb("build", board_bundle.path, "--target", "tensorrt", "--states", "verify-*-c512")
+    board.restart()
+    told = verb("run", board_bundle.path, "--engine", "tensorrt", "--prompt", "the", "--raw")
+    assert told.code == 2
+    assert told.err.splitlines()[-1].endswith(
+        f"bitmtp-edge build {board_bundle.path} --target tensorrt --states draft-m4-h4-c512"
+    )
+    done = verb(
+        *("run", board_bundle.path, "--engine", "tensorrt", "--prompt", "the", "--raw"),
+        *("--policy", "ar", "--max-new-tokens", 8, "--json"),
+    )
+    want = verb(
+        *("run", board_bundle.path, "--engine", "cpu", "--prompt", "the", "--raw"),
+        *("--policy", "ar", "--max-new-tokens", 8, "--json"),
+    )
+    assert done.code == 0 and done.json["text"] == want.json["text"]
+    board.at_rest()
