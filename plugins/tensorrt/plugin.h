@@ -155,20 +155,22 @@ class Plugin final : public nvinfer1::IPluginV3,
       for (int32_t i = 0; i < input_count; ++i) in[i] = inputs[i].dims;
       for (int32_t i = 0; i < output_count; ++i) out[i] = outputs[i].dims;
       signature_.check_shapes(in, out);
-      call_ = signature_.call(in);
-      workspace_bytes_ = node_.op.workspace_bytes(call_);
       return kDone;
     });
   }
 
-  // A builder may time plugins on memory that nobody wrote, and kernels read where their inputs say. There is no choice for it to make.
-  int32_t enqueue(FixedTensors, FixedTensors, const void *const *inputs, void *const *outputs, void *workspace,
+  // Of shapes that onShapeChange took. A builder may time plugins on memory that nobody wrote, and kernels read where their inputs say;
+  // it has no choice to make, so nothing is launched for it.
+  int32_t enqueue(FixedTensors inputs, FixedTensors, const void *const *from, void *const *to, void *workspace,
                   cudaStream_t stream) noexcept override {
     if (phase_ == nvinfer1::TensorRTPhase::kBUILD) return kDone;
     return guarded(*this, kFailed, [&] {
-      if (workspace_bytes_ > 0 && workspace == nullptr) throw Fault("has no workspace");
-      signature_.set_addresses(inputs, outputs, workspace, call_);
-      const int32_t error = node_.op.launch(call_, stream);
+      nvinfer1::Dims in[kMostPorts];
+      for (int32_t i = 0; i < signature_.inputs(); ++i) in[i] = inputs[i].dims;
+      Call call = signature_.call(in);
+      if (workspace == nullptr && node_.op.workspace_bytes(call) > 0) throw Fault("has no workspace");
+      signature_.set_addresses(from, to, workspace, call);
+      const int32_t error = node_.op.launch(call, stream);
       if (error == 0) return kDone;
       throw Fault(format("CUDA error %d at its launch (%s)", error, cudaGetErrorString(static_cast<cudaError_t>(error))));
     });
@@ -196,8 +198,6 @@ class Plugin final : public nvinfer1::IPluginV3,
   nvinfer1::TensorRTPhase phase_;
   Signature signature_;
   FieldList list_;
-  Call call_;  // extents since onShapeChange
-  int64_t workspace_bytes_ = 0;
 };
 
 template <class Op>

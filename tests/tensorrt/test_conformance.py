@@ -136,3 +136,13 @@ def test_wrong_tensors(session: Session, op: str) -> None:
     assert said.step == "getOutputDataTypes" and "inputs" in said.log
     said = refusal(session, signature, outputs=len(signature.outputs) + 1)
     assert said.step == "getNbOutputs"
+
+
+@pytest.mark.parametrize("op", ["NestedKVAttention", "GreedyHead"])
+def test_nothing_is_launched_without_a_workspace(session: Session, op: str) -> None:
+    signature = of_operator(op)[-1]
+    plugin = taken_through(session, signature)
+    session.log()
+    assert plugin.enqueue([0] * len(signature.inputs), [0] * len(signature.outputs), 0, 0) != 0
+    assert session.log() == f"{op} 'conformance': has no workspace\n"
+    plugin.release()

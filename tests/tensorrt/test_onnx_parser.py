@@ -9,23 +9,28 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
+from bitmtp_edge.building.network import fixed_network
+from bitmtp_edge.bundle import Bundle
+from bitmtp_edge.engines.base import ReplayState, Role
 from bitmtp_edge.operators import DOMAIN, OPERATORS, PLUGIN_VERSION, Spec
 
 from .bad_values import BAD_VALUES, LABELS
-from .signatures import Field, Signature, of_operator
+from .signatures import Field, H, M, Signature, of_operator
 
 PARSE = Path(__file__).with_name("parse.py")
 
 
 def save(signature: Signature, fields: Sequence[Field], path: Path) -> str:
-    """The model of one node, as `build` writes it, with these fields."""
+    """The model of one node with these fields."""
     node = helper.make_node(
         signature.node.op,
         [port.name for port in signature.inputs],
@@ -36,6 +41,11 @@ def save(signature: Signature, fields: Sequence[Field], path: Path) -> str:
         plugin_namespace="",
         **dict(fields),
     )
+    return save_node(node, signature, path)
+
+
+def save_node(node: onnx.NodeProto, signature: Signature, path: Path) -> str:
+    """The model of a node whose tensors are those of ``signature``."""
     inputs, outputs = (
         [_info(name, spec) for name, spec in zip(names, specs, strict=True)]
         for names, specs in (
@@ -101,3 +111,28 @@ def test_every_attribute_arrives(plugin_library: str, op: str, tmp_path: Path) -
         assert found, (model, before)
         told = [line for line in before.splitlines() if line.startswith(f"{op} 'the node': ")]
         assert len(told) == 1 and part in told[0], (model, before)
+
+
+@pytest.mark.parametrize("bundle", ["tiny_bundle", "fp16_bundle", "tiny_ternary_bundle"])
+@pytest.mark.parametrize("logits", [False, True])
+def test_the_nodes_of_a_built_network(
+    plugin_library: str, bundle: str, logits: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """What `build` gives to TensorRT, node by node; those that differ in names alone, once."""
+    opened: Bundle = request.getfixturevalue(bundle)
+    seen = set()
+    for role in get_args(Role):
+        state = ReplayState(M, H, opened.replay.segments[0], role, logits)
+        network = fixed_network(opened, state)
+        for node, ours in zip(network.graph.node, opened.nodes(role), strict=True):
+            attributes = str(node.attribute)
+            if (node.op_type, attributes) in seen:
+                continue
+            seen.add((node.op_type, attributes))
+            outputs = tuple(x if logits or x != "logits" else "" for x in ours.outputs)
+            model = save_node(
+                node, Signature(replace(ours, outputs=outputs)), tmp_path / "one.onnx"
+            )
+            said = parse(plugin_library, model)
+            assert f"Successfully created plugin: {node.op_type}" in said, f"{node}: {said}"
+    assert {op for op, _ in seen} >= {"TokenEmbedding", "NestedKVAttention", "GreedyHead"}
