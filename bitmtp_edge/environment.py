@@ -38,7 +38,7 @@ def environment(engine: Engine) -> Environment:
         from .engines.cpu_library import isas
 
         instructions = isas()[0]
-    torch = ("torch",) if engine.name == "cuda" else ()
+    own = {"cuda": ("torch",), "tensorrt": ("tensorrt", "pycuda")}.get(engine.name, ())
     return Environment(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -48,7 +48,7 @@ def environment(engine: Engine) -> Environment:
         threads=engine.threads,
         instructions=instructions,
         device=engine.device,
-        versions=_versions(("numpy", "tokenizers", "onnxruntime", *torch)),
+        versions=_versions(("numpy", "tokenizers", "onnxruntime", *own)),
     )
 
 

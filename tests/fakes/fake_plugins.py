@@ -85,4 +85,5 @@ class FakePlugins:
 
     def bitmtp_graph_destroy(self, graph: ctypes.c_void_p) -> None:
         if graph.value is not None:
+            assert self._gpu.idle, "a graph is not destroyed while it may run"
             del self.graphs[graph.value]

@@ -82,6 +82,7 @@ class FakeDriver:
         self.gpu.require_current()
         if self.failing is not None:
             told, self.failing = self.failing, None
+            self.gpu.faulted = True
             raise Error(told)
         stream.run_to(end)
 

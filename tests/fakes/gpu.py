@@ -23,7 +23,7 @@ Work = Callable[[], None]
 class FakeGpu:
     """retained: how often the primary context is. pushed: how often, on whatever thread. total:
     bytes of memory. held: bytes of it that are allocated. taken: allocations so far. launches:
-    operators that have run."""
+    operators that have run. faulted: whether a wait has failed."""
 
     def __init__(self, total: int = 8 << 30) -> None:
         self.total = total
@@ -31,6 +31,7 @@ class FakeGpu:
         self.pushed = 0
         self.taken = 0
         self.launches = 0
+        self.faulted = False
         self.pool = cpu_library.Pool(1)
         self._blocks: dict[int, NDArray[np.uint8]] = {}
         self._streams: dict[int, Stream] = {}
@@ -54,6 +55,9 @@ class FakeGpu:
 
     def free(self, address: int) -> None:
         self.require_current()
+        if not self.faulted:  # the driver waits first
+            for stream in self._streams.values():
+                stream.run_to(stream.end)
         del self._blocks[address]
 
     @property
@@ -86,6 +90,11 @@ class FakeGpu:
         assert handle in self._streams, f"{handle} is no stream"
         return self._streams[handle]
 
+    @property
+    def idle(self) -> bool:
+        """Whether all that was enqueued has run, or never will, since the device failed."""
+        return self.faulted or all(stream.idle for stream in self._streams.values())
+
     def launch(self, op: int, record: ctypes.Structure, handle: int) -> None:
         """Enqueues an operator by the CPU's kernels; reads the record now, as a launch does."""
         plan = cpu_library.Plan([(op, record)])
@@ -112,6 +121,10 @@ class Stream:
     @property
     def end(self) -> int:
         return len(self._queue)
+
+    @property
+    def idle(self) -> bool:
+        return self._done == self.end
 
     def run_to(self, end: int) -> None:
         assert self.recording is None, "nothing waits during a capture"
