@@ -10,7 +10,7 @@ from types import TracebackType
 
 from .report import EnergyReport, Idle, PhaseEnergy, joules_per_token
 from .source import Reading, Source, SourceError
-from .trace import Integral, Point, count, integrate
+from .trace import Integral, Point, between_moves, count, integrate
 
 # Two samples further apart than so many of the sensor's periods, and than so many seconds (a busy
 # machine wakes a thread late), have a gap between them.
@@ -45,11 +45,15 @@ class Meter:
         self.gap_s = max(GAP_S, GAP_PERIODS * max(source.poll_s, source.update_s))
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
+        self._counts = source.counter() is not None
         self._readings: deque[Reading] = deque()
+        self._moves: deque[Point] = deque()  # of a counter that is looked at around edges alone
+        self._look = False  # at the counter, until it moves
         self._keep_from: float | None = None
         self._trouble: tuple[float, str] | None = None  # the newest, and when
         self.thread_s = 0.0  # processor time that sampling took so far
-        self._stop = threading.Event()
+        self._stopped = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="power meter", daemon=True)
 
     def __enter__(self) -> Meter:
@@ -62,7 +66,8 @@ class Meter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
+        self._stopped = True
+        self._wake.set()
         self._thread.join(self.gap_s)  # one that a sensor holds is left to it
         self.source.close()
 
@@ -70,11 +75,19 @@ class Meter:
         """Seconds on the clock of the readings."""
         return self._clock()
 
+    def mark(self) -> float:
+        """Now, as an end of a stretch to be measured."""
+        at = self.now()
+        if self._counts:
+            self._look = True
+            self._wake.set()
+        return at
+
     def measure_idle(self, seconds: float) -> Idle:
         """Waits so long, and keeps what that took as the baseline of the reports to come."""
         start = self._keep_from = self._ready()
         self._sleep(seconds)
-        energy = self.energy(start, self.now())
+        energy = self.energy(start, self.mark())
         self._keep_from = None
         self.idle = Idle(energy.seconds, energy.mean_w, energy.samples, energy.reason)
         return self.idle
@@ -94,13 +107,17 @@ class Meter:
             return list(self._readings)
 
     def energy(self, start: float, end: float) -> PhaseEnergy:
-        """What a stretch of the open window took, once there is a sample after it."""
-        self._wait_until(lambda readings: _closes(readings, end), end)
+        """What a stretch of the open window took, once there is a sample after it. Its ends are to
+        have been marked."""
+        self._wait_until(lambda: _closes(self._readings, end) and self._has_moved(end), end)
         readings, trouble = self.readings(), self._trouble
         powers = [Point(reading.at, reading.total_mw / 1000) for reading in readings]
         power = integrate(powers, start, end, self.gap_s)
         counters = [Point(r.at, r.joules) for r in readings if r.joules is not None]
         counter = count(counters, start, end, self.gap_s) if counters else None
+        if self._counts:
+            moves, update = list(self._moves), self.source.update_s
+            counter = between_moves(moves, powers, start, end, self.gap_s, update)
         energy = self._phase(start, end, power, counter)
         if energy.reason and trouble and trouble[0] >= start - self.gap_s:
             return energy.because(trouble[1])
@@ -117,7 +134,7 @@ class Meter:
         return means
 
     def take(self) -> None:
-        """One sample. What the thread does, and what a test does in its place."""
+        """One sample."""
         try:
             reading = self.source.read()
         except SourceError as error:
@@ -132,33 +149,66 @@ class Meter:
                 return
             self._readings.append(reading)
             needed = (reading.at if self._keep_from is None else self._keep_from) - 2 * self.gap_s
-            while self._readings[0].at < needed:
-                self._readings.popleft()
+            for kept in (self._readings, self._moves):
+                while kept and kept[0].at < needed:
+                    kept.popleft()
+
+    def tick(self) -> None:
+        """What the thread does each time it wakes, and what a test does in its place."""
+        self.take()
+        if self._look:
+            self._look = False
+            self._see_a_move()
+
+    def _see_a_move(self) -> None:
+        """Reads the counter until it moves, which it did between the last two readings."""
+        deadline = self.now() + self.gap_s
+        before: Point | None = None
+        while self.now() < deadline and not self._stopped:
+            began = self.now()
+            try:
+                joules = self.source.counter()
+            except SourceError as error:
+                return self._note_trouble(str(error))
+            assert joules is not None
+            read = Point((began + self.now()) / 2, joules)
+            if before is not None and read.value != before.value:
+                with self._lock:
+                    self._moves.append(Point((before.at + read.at) / 2, joules))
+                return None
+            before = read
+            self.take()
+        return self._note_trouble(f"the counter has stood still for {self.gap_s:g} s")
 
     def _sample(self) -> None:
         due = time.monotonic()
-        while not self._stop.is_set():
+        while not self._stopped:
             try:
-                self.take()
+                self.tick()
             except Exception as error:  # told in the report's reason; the run goes on
                 self._note_trouble(f"{type(error).__name__}: {error}")
             self.thread_s = time.thread_time()
             due = max(due + self.source.poll_s, time.monotonic())
-            self._stop.wait(due - time.monotonic())
+            self._wake.wait(due - time.monotonic())
+            self._wake.clear()
 
     def _note_trouble(self, what: str) -> None:
         self._trouble = self.now(), what
 
     def _ready(self) -> float:
         """Now, once there is a sample before; of a counter, one that has moved."""
-        self._wait_until(_opens, self.now())
+        began = self.mark()
+        self._wait_until(lambda: _opens(self._readings) and self._has_moved(began), began)
         return self.now()
 
-    def _wait_until(self, holds: Callable[[Sequence[Reading]], bool], since: float) -> None:
+    def _has_moved(self, since: float) -> bool:
+        return not self._counts or (bool(self._moves) and self._moves[-1].at >= since)
+
+    def _wait_until(self, holds: Callable[[], bool], since: float) -> None:
         """Until a gap's time has passed, after which it would not help."""
         while self.now() < since + self.gap_s:
             with self._lock:
-                if holds(self._readings):
+                if holds():
                     return
             self._sleep(self.source.poll_s / 4)
 
@@ -195,12 +245,12 @@ class Window:
 
     def mark_decode(self) -> None:
         """Prefill ends here. Without a mark, all is decoding."""
-        self.decode = self._meter.now()
+        self.decode = self._meter.mark()
 
     def end(self, generated_tokens: int) -> EnergyReport:
         """What the window took until now. Waits for the sample after it: one period of the sensor,
         or where it has stopped, until that is certain."""
-        meter, end = self._meter, self._meter.now()
+        meter, end = self._meter, self._meter.mark()
         whole = meter.energy(self.start, end)
         busy = meter.thread_s - self._thread_s
         prefill = meter.energy(self.start, self.decode)

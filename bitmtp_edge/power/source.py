@@ -30,7 +30,7 @@ class Reading:
 
     at: seconds of ``time.monotonic``, when the sensor was read (of a pushed value: when it came).
     rails: name to mW, in the sensor's order. total_mw, total_is: the rail that is the total, or
-    "sum of" the rails named. joules: of a source with an energy counter, that counter; its zero
+    "sum of" the rails named. joules: an energy counter that comes with every reading; its zero
     means nothing.
     """
 
@@ -75,6 +75,13 @@ class Source(ABC):
     @abstractmethod
     def read(self) -> Reading:
         """The newest reading. SourceError if there is none, or the sensor's value is impossible."""
+
+    def counter(self) -> float | None:
+        """Joules of an energy counter that is too dear for every reading; None: there is none.
+
+        It moves once in ``update_s``. SourceError where it cannot be read.
+        """
+        return None
 
     def close(self) -> None:
         """Gives back what the source holds; more than once is no fault."""

@@ -39,22 +39,15 @@ def integrate(points: Sequence[Point], start: float, end: float, widest: float) 
     inside = [point.value for point in points if start <= point.at <= end]
     if end <= start:
         return Integral(None, None, len(inside), 0.0, "the window is empty")
-    pieces, seconds = [], []
-    for low, high in _stretches(points, start, end, widest):
-        pieces.append((low.value + high.value) / 2 * (high.at - low.at))
-        seconds.append(high.at - low.at)
-    # Seconds since boot have few digits left for what lies between them.
-    covered = math.fsum(seconds) / (end - start)
-    whole = math.isclose(covered, 1.0, abs_tol=1e-6)
-    coverage = 1.0 if whole else covered
+    joules, coverage = _area(points, start, end, widest)
     reason = None
     if len(inside) < MIN_SAMPLES:
         reason = f"{len(inside)} samples in {end - start:.3g} s: at least {MIN_SAMPLES} are needed"
-    elif not whole:
+    elif coverage < 1:
         reason = f"samples cover {coverage:.1%} of the window: {_gap(points, start, end, widest)}"
     if reason is not None:
         return Integral(None, None, len(inside), coverage, reason)
-    return Integral(math.fsum(pieces), max(inside), len(inside), 1.0, None)
+    return Integral(joules, max(inside), len(inside), 1.0, None)
 
 
 def count(points: Sequence[Point], start: float, end: float, widest: float) -> Integral:
@@ -84,6 +77,71 @@ def count(points: Sequence[Point], start: float, end: float, widest: float) -> I
     first, last = edges
     joules = None if reason or first is None or last is None else last - first
     return Integral(joules, None, samples, coverage, reason)
+
+
+def between_moves(
+    moves: Sequence[Point],
+    points: Sequence[Point],
+    start: float,
+    end: float,
+    widest: float,
+    update: float,
+) -> Integral:
+    """Joules between ``start`` and ``end`` of a counter whose ``moves`` (J) were seen near them.
+
+    points: power samples (W), which fill in what lies between an edge and the move next to it. A
+    counter that moves every ``update`` seconds says nothing of a window of a few moves. No peak.
+    """
+    samples = sum(start <= point.at <= end for point in points)
+    values = [_near(moves, points, edge, widest) for edge in (start, end)]
+    coverage = sum(value is not None for value in values) / 2
+    reason = None
+    if end <= start:
+        coverage, reason = 0.0, "the window is empty"
+    elif end - start < MIN_SAMPLES * update:
+        reason = (
+            f"{end - start:.3g} s are too short for a counter that moves every {update:g} s: "
+            f"at least {MIN_SAMPLES * update:g} are needed"
+        )
+    elif None in values:
+        side = "beginning" if values[0] is None else "end"
+        reason = f"the counter was not seen to move around the window's {side}"
+    first, last = values
+    if reason is None and first is not None and last is not None:
+        if last >= first:
+            return Integral(last - first, None, samples, coverage, None)
+        reason = "the counter ran backwards"
+    return Integral(None, None, samples, coverage, reason)
+
+
+def _near(
+    moves: Sequence[Point], points: Sequence[Point], at: float, widest: float
+) -> float | None:
+    """The counter at a moment: the move next to it, and the power in between."""
+    if not moves:
+        return None
+    move = min(moves, key=lambda each: abs(each.at - at))
+    low, high = sorted((move.at, at))
+    if high - low > widest:
+        return None
+    joules, coverage = _area(points, low, high, widest)
+    if coverage < 1:
+        return None
+    return move.value + (joules if move.at < at else -joules)
+
+
+def _area(points: Sequence[Point], start: float, end: float, widest: float) -> tuple[float, float]:
+    """Joules of the parts without a gap, and what share of the time these are."""
+    if start == end:
+        return 0.0, 1.0
+    pieces, seconds = [], []
+    for low, high in _stretches(points, start, end, widest):
+        pieces.append((low.value + high.value) / 2 * (high.at - low.at))
+        seconds.append(high.at - low.at)
+    covered = math.fsum(seconds) / (end - start)
+    # Seconds since boot have few digits left for what lies between them.
+    whole = math.isclose(covered, 1.0, abs_tol=1e-6)
+    return math.fsum(pieces), 1.0 if whole else covered
 
 
 def _stretches(

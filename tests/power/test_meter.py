@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class Bench:
             self.now = max(self.now, min(end, due))
             if self.now >= due:
                 self.source.last = self.now
-                self.meter.take()
+                self.meter.tick()
 
     def run(self, prefill: float = 1, decode: float = 2, tokens: int = 10) -> EnergyReport:
         self.sleep(1)
@@ -54,7 +55,8 @@ class Simulated(Source):
         self.watts = watts
         self.last = 0.0
         self.closed = False
-        self.bench: Bench
+        self.bench = Bench.__new__(Bench)
+        self.bench.now = 1000.0
 
     def read(self) -> Reading:
         now = self.bench.now
@@ -119,6 +121,106 @@ def test_phases_of_different_power() -> None:
     assert report.decode.mean_w == pytest.approx(12, rel=0.02)
     assert report.prefill.joules and report.decode.joules
     assert report.joules == pytest.approx(report.prefill.joules + report.decode.joules)
+
+
+class Dear(Simulated):
+    """Has a counter of 20 W that moves ten times a second and takes 6 ms to read."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda at: 20.0)
+        self.update_s = 0.1
+        self.looks = 0
+
+    def counter(self) -> float:
+        self.looks += 1
+        self.bench.now += 0.003
+        counted = 20 * math.floor(self.bench.now * 10) / 10
+        self.bench.now += 0.003
+        return counted
+
+
+def test_a_dear_counter_is_looked_at_around_the_edges_alone() -> None:
+    source = Dear()
+    bench = Bench(source)
+    report = bench.run(prefill=1.234, decode=60, tokens=600)
+    assert report.joules == report.counter_joules == pytest.approx(20 * 61.234, rel=1e-3)
+    assert report.prefill.joules == pytest.approx(20 * 1.234, rel=0.01)
+    assert report.decode.joules == pytest.approx(1200, rel=1e-3)
+    assert report.integrated_joules == pytest.approx(20 * 61.234)
+    assert report.prefill.joules + report.decode.joules == pytest.approx(report.joules)
+    assert (report.coverage, report.reason) == (1, None)
+    assert source.looks < 70
+
+
+def test_between_an_edge_and_the_move_next_to_it_power_counts() -> None:
+    """Power doubles when decoding begins, in the middle of the counter's period."""
+
+    class Doubling(Dear):
+        counted = 0.0
+
+        def counter(self) -> float:
+            self.looks += 1
+            self.bench.now += 0.006
+            last_move = math.floor(self.bench.now * 10) / 10
+            return 20 * last_move + 20 * max(0.0, last_move - 1002.05)
+
+    source = Doubling()
+    source.watts = lambda at: 20.0 if at < 1002.05 else 40.0
+    bench = Bench(source)
+    bench.sleep(1)
+    window = bench.meter.begin()
+    bench.sleep(1002.05 - bench.now)
+    window.mark_decode()
+    bench.sleep(2)
+    report = window.end(1)
+    assert report.decode.joules == pytest.approx(80, rel=0.02)
+    assert report.prefill.mean_w == pytest.approx(20, rel=0.06)
+
+
+def test_a_window_of_a_few_moves_is_too_short() -> None:
+    report = Bench(Dear()).run(prefill=0.3, decode=2)
+    assert report.prefill.joules is None
+    assert report.prefill.reason == (
+        "0.3 s are too short for a counter that moves every 0.1 s: at least 0.5 are needed"
+    )
+    assert report.decode.joules == pytest.approx(40, rel=0.02)
+
+
+def test_a_dear_counter_that_stands_still() -> None:
+    class Still(Dear):
+        def counter(self) -> float:
+            super().counter()
+            return 7.0
+
+    report = Bench(Still()).run()
+    assert report.joules is None and report.coverage == 0
+    assert report.reason == (
+        "the counter was not seen to move around the window's beginning "
+        "(the counter has stood still for 0.4 s)"
+    )
+    assert report.integrated_joules == pytest.approx(60)
+
+
+def test_a_dear_counter_that_goes_away() -> None:
+    class Gone(Dear):
+        def counter(self) -> float:
+            if self.bench.now > 1002:
+                raise SourceError("GPU is lost")
+            return super().counter()
+
+    report = Bench(Gone()).run()
+    assert report.joules is None
+    assert report.reason == (
+        "the counter was not seen to move around the window's end (GPU is lost)"
+    )
+
+
+def test_a_dear_counter_that_runs_backwards() -> None:
+    class Back(Dear):
+        def counter(self) -> float:
+            return super().counter() * (1 if self.bench.now < 1002 else 0.5)
+
+    assert Bench(Back()).run(prefill=0).reason == "the counter ran backwards"
 
 
 def test_a_report_is_json() -> None:

@@ -86,7 +86,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 def test_a_gpu_with_a_counter(library: Library) -> None:
     with Nvml(Where()) as source:
         reading = source.read()
-    assert reading.joules == 1234.567
+        assert source.counter() == 1234.567
+    assert reading.joules is None  # too dear for every reading
     assert reading.rails == {"GPU 0 (NVIDIA H200)": 78500}
     assert (reading.total_mw, reading.total_is) == (78500, "GPU 0 (NVIDIA H200)")
     assert not source.counter_only
@@ -97,7 +98,8 @@ def test_a_gpu_that_tells_only_the_mean_of_a_second(library: Library) -> None:
     library.instant = library.millijoules = None
     with Nvml(Where()) as source:
         reading = source.read()
-    assert (reading.total_mw, reading.joules) == (80000, None)
+        assert source.counter() is None
+    assert reading.total_mw == 80000
 
 
 def test_a_gpu_that_tells_no_power(library: Library) -> None:
@@ -106,6 +108,19 @@ def test_a_gpu_that_tells_no_power(library: Library) -> None:
         Nvml(Where())
     assert str(refused.value) == "GPU 0 (NVIDIA H200) tells no power: Not Supported"
     assert library.opened == 0
+
+
+def test_a_value_is_as_old_as_its_first_sight(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [50.0]
+    monkeypatch.setattr("bitmtp_edge.power.nvml.time.monotonic", lambda: now[0])
+    stamps = []
+    with Nvml(Where()) as source:
+        values = ((50.0, 70000), (50.05, 70000), (50.1, 90000), (50.15, 90000), (50.3, 90000))
+        for now[0], library.instant in values:
+            stamps.append(source.read().at)
+    assert stamps == [50.0, 50.0, 50.1, 50.1, 50.3]
 
 
 def test_no_power_is_no_reading(library: Library) -> None:

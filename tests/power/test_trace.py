@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from bitmtp_edge.power.trace import Point, count, integrate
+from bitmtp_edge.power.trace import Point, between_moves, count, integrate
 
 Curve = Callable[[float], float]
 BOOT = 1e6  # seconds that a machine has been up for
@@ -175,3 +175,38 @@ def test_a_counter_that_runs_backwards() -> None:
     points = counter(500, 0.1, 0.01, 10)
     points[500] = Point(points[500].at, 1.0)
     assert count(points, 2, 8, 0.4).reason == "the counter ran backwards"
+
+
+def test_between_moves() -> None:
+    """A counter of 50 W, and power samples that say 40 W: they count where it was not seen."""
+    points = sampled(lambda at: 40.0, grid(0, 10, 0.05))
+    moves = [Point(2.0, 100.0), Point(7.0, 350.0)]
+    found = between_moves(moves, points, 2.02, 6.9, 0.4, 0.1)
+    assert found.joules == pytest.approx(250 - 40 * 0.02 - 40 * 0.1)
+    assert (found.coverage, found.reason) == (1, None)
+    assert between_moves(moves, points, 2.0, 7.0, 0.4, 0.1).joules == pytest.approx(250)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "coverage", "reason"),
+    [
+        (2.5, 7.0, 0.5, "the counter was not seen to move around the window's beginning"),
+        (2.0, 7.5, 0.5, "the counter was not seen to move around the window's end"),
+        (2.0, 2.4, 1, "0.4 s are too short for a counter that moves every 0.1 s"),
+        (2.0, 2.0, 0, "the window is empty"),
+    ],
+)
+def test_too_far_from_its_moves(start: float, end: float, coverage: float, reason: str) -> None:
+    points = sampled(lambda at: 40.0, grid(0, 10, 0.05))
+    moves = [Point(2.0, 100.0), Point(7.0, 350.0)]
+    found = between_moves(moves, points, start, end, 0.4, 0.1)
+    assert (found.joules, found.coverage) == (None, coverage)
+    assert found.reason is not None and found.reason.startswith(reason)
+    assert between_moves([], points, 2, 7, 0.4, 0.1).coverage == 0
+
+
+def test_no_power_between_an_edge_and_a_move() -> None:
+    points = sampled(lambda at: 40.0, [*grid(0, 2, 0.05), *grid(3, 10, 0.05)])
+    moves = [Point(2.0, 100.0), Point(7.0, 350.0)]
+    found = between_moves(moves, points, 2.1, 7.0, 0.4, 0.1)
+    assert found.reason == "the counter was not seen to move around the window's beginning"
