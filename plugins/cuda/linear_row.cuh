@@ -1,8 +1,6 @@
 // TernaryLinear and DualPlaneLinear with one activation row: packed_row.cuh with a residual. Same bits as linear.cuh.
 #pragma once
 
-#include <type_traits>
-
 #include "linear.cuh"
 #include "packed_row.cuh"
 
@@ -51,14 +49,29 @@ int32_t launch_linear_row(const LinearArgs &args, void *stream) {
   };
   constexpr bool kGrouped = kGroup > 0;
   if constexpr (kKind == Kind::kTernary) {
-    using Few = std::conditional_t<kGrouped, RowShape<kKind, kGroup, 1, 1, 4, 2, 8>, RowShape<kKind, kGroup, 2, 1, 10, 2, 2>>;
-    using Some = std::conditional_t<kGrouped, Few, RowShape<kKind, kGroup, 2, 1, 5, 4, 4>>;
-    using Many = std::conditional_t<kGrouped, RowShape<kKind, kGroup, 4, 1, 8, 4, 4>, RowShape<kKind, kGroup, 2, 2, 5, 4, 4>>;
-    using Wide = std::conditional_t<kGrouped, RowShape<kKind, kGroup, 1, 1, 12, 2, 3>, RowShape<kKind, kGroup, 2, 1, 9, 6, 2>>;
-    using Long = std::conditional_t<kGrouped, RowShape<kKind, kGroup, 1, 1, 8, 3, 3, true>, RowShape<kKind, kGroup, 1, 1, 9, 3, 3, true>>;
     const int32_t rows = ceil_div(args.weight.rows, multiprocessors());  // of a multiprocessor
-    if (fits(Few{})) return rows <= 24 ? with(Few{}) : rows <= 48 ? with(Some{}) : with(Many{});
-    return fits(Wide{}) ? with(Wide{}) : with(Long{});
+    if constexpr (kGrouped) {
+      // Warps past the end of a row are idle, so a turn is not much longer: 2,048 columns, 3,072, 4,096, 6,144, 10,240.
+      using Few2 = RowShape<kKind, kGroup, 1, 1, 4, 2, 8>;
+      using Many2 = RowShape<kKind, kGroup, 4, 1, 8, 4, 4>;
+      using Few3 = RowShape<kKind, kGroup, 1, 1, 4, 3, 8>;
+      using Many3 = RowShape<kKind, kGroup, 4, 1, 8, 6, 3>;
+      using All4 = RowShape<kKind, kGroup, 1, 1, 8, 2, 4>;
+      using All6 = RowShape<kKind, kGroup, 1, 1, 12, 2, 3>;
+      using All10 = RowShape<kKind, kGroup, 1, 1, 10, 4, kGroup == 64 ? 2 : 3>;
+      if (fits(Few2{})) return rows <= 48 ? with(Few2{}) : with(Many2{});
+      if (fits(Few3{})) return rows <= 24 ? with(Few3{}) : with(Many3{});
+      if (fits(All4{})) return with(All4{});
+      if (fits(All6{})) return with(All6{});
+      return fits(All10{}) ? with(All10{}) : with(RowShape<kKind, kGroup, 1, 1, 8, 3, 3, true>{});
+    } else {
+      using Few = RowShape<kKind, kGroup, 2, 1, 10, 2, 2>;
+      using Some = RowShape<kKind, kGroup, 2, 1, 5, 4, 4>;
+      using Many = RowShape<kKind, kGroup, 2, 2, 5, 4, 4>;
+      using Wide = RowShape<kKind, kGroup, 2, 1, 9, 6, 2>;
+      if (fits(Few{})) return rows <= 24 ? with(Few{}) : rows <= 48 ? with(Some{}) : with(Many{});
+      return fits(Wide{}) ? with(Wide{}) : with(RowShape<kKind, kGroup, 1, 1, 9, 3, 3, true>{});
+    }
   } else if constexpr (kKind == Kind::kBase) {
     using Whole = RowShape<kKind, kGroup, 1, 1, 8, 4, kGroup == 64 ? 5 : 6>;
     return fits(Whole{}) ? with(Whole{}) : with(RowShape<kKind, kGroup, 2, 1, 8, 12, 2, true>{});

@@ -331,12 +331,19 @@ std::optional<int32_t> launch_window(const LinearArgs &args, int32_t wanted, voi
                      WindowArgs{args, units, block_units});
   };
   constexpr int kFew = kGroup == 0 ? 5 : 4;
-  const bool hold = lane_steps(args.weight.steps, kGroup == 128 ? 1 : 0, 0) <= kFew;
+  const int32_t steps = lane_steps(args.weight.steps, kGroup == 128 ? 1 : 0, 0);
   if (args.M <= 8) {
-    if (hold) return with(WindowShape<kGroup, 1, kFew, true, 1>{});
+    if (steps <= kFew) return with(WindowShape<kGroup, 1, kFew, true, 1>{});
+    if constexpr (kGroup == 128) {
+      if (steps <= 6) return with(WindowShape<kGroup, 1, 6, true, 1>{});
+    }
     return wanted == 1 ? with(WindowShape<kGroup, 1, 8, false, 1>{}) : with(WindowShape<kGroup, 1, 8, false, 2>{});
   }
-  if (hold) return with(WindowShape<kGroup, 2, kFew, true, 1>{});
+  if (steps <= kFew) return with(WindowShape<kGroup, 2, kFew, true, 1>{});
+  if constexpr (kGroup == 128) {
+    if (steps <= 6) return with(WindowShape<kGroup, 2, 6, true, 1>{});
+    if (steps <= 8) return with(WindowShape<kGroup, 2, 8, true, 1>{});
+  }
   constexpr int kMany = kGroup == 64 ? 4 : 6;
   if constexpr (kGroup == 0) {
     if (wanted > 1) return with(WindowShape<kGroup, 2, kMany, false, 2>{});

@@ -218,11 +218,16 @@ void bench(bool quick, const char *timed) {
   for (const Case &c : {Case{"W2", BITMTP_TERNARY, false, 3840, 2560, 0}, Case{"W2", BITMTP_TERNARY, false, 2560, 2560, 0},
                         Case{"W2", BITMTP_TERNARY, false, 13824, 2560, 0}, Case{"W2", BITMTP_TERNARY, false, 2560, 6912, 0},
                         Case{"W2", BITMTP_TERNARY, false, 4096, 2048, 128}, Case{"W2", BITMTP_TERNARY, false, 2048, 2048, 128},
-                        Case{"W2", BITMTP_TERNARY, false, 12288, 2048, 128}, Case{"W2", BITMTP_TERNARY, false, 2048, 6144, 128}})
+                        Case{"W2", BITMTP_TERNARY, false, 12288, 2048, 128}, Case{"W2", BITMTP_TERNARY, false, 2048, 6144, 128},
+                        Case{"W2", BITMTP_TERNARY, false, 6144, 2560, 128}, Case{"W2", BITMTP_TERNARY, false, 2560, 4096, 128},
+                        Case{"W2", BITMTP_TERNARY, false, 19456, 2560, 128}, Case{"W2", BITMTP_TERNARY, false, 2560, 9728, 128}})
     bench.linear(c, widths);
   const std::vector<int32_t> nested = quick ? std::vector<int32_t>{1} : std::vector<int32_t>{1, 5};
   for (const Case &c : {Case{"W4", BITMTP_DUAL, false, 11008, 4096, 128}, Case{"W8", BITMTP_DUAL, true, 11008, 4096, 128},
-                        Case{"W4", BITMTP_DUAL, false, 4096, 11008, 128}, Case{"W4", BITMTP_DUAL, false, 12288, 4096, 128}})
+                        Case{"W4", BITMTP_DUAL, false, 4096, 11008, 128}, Case{"W8", BITMTP_DUAL, true, 4096, 11008, 128},
+                        Case{"W4", BITMTP_DUAL, false, 12288, 4096, 128}, Case{"W8", BITMTP_DUAL, true, 12288, 4096, 128},
+                        Case{"W4", BITMTP_DUAL, false, 4096, 4096, 128}, Case{"W8", BITMTP_DUAL, true, 4096, 4096, 128},
+                        Case{"W4", BITMTP_DUAL, false, 22016, 4096, 128}, Case{"W8", BITMTP_DUAL, true, 22016, 4096, 128}})
     bench.linear(c, nested);
   const std::vector<int32_t> outputs = quick ? std::vector<int32_t>{1} : std::vector<int32_t>{1, 8, 9};
   bench.head({"head int8", BITMTP_INT8, false, 128256, 2560, 0}, outputs);

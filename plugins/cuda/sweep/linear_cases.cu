@@ -125,15 +125,16 @@ void linear_cases(Report &report) {
   struct Shape {
     int32_t N, K;
   };
-  const Shape shapes[] = {{37, 576}, {100, 1536}, {25, 2560}, {9, 6912}, {130, 130}, {1, 1}, {64, 64}, {33, 4096}};
+  const Shape shapes[] = {{37, 576}, {100, 1536}, {25, 2560}, {9, 6912}, {130, 130}, {1, 1}, {64, 64}, {33, 4096}, {41, 9728}};
   for (int32_t kind : {0, 1, 2}) {
     for (int32_t group_size : {0, 64, 128}) {
       for (const Shape &s : shapes) {
         if (report.quick() && s.N != 37 && s.N != 9) continue;
         weight_cases(report, random, kind, s.N, s.K, group_size, report.quick() ? few : widths);
       }
-      // More rows than the grid takes at once.
+      // More rows than the grid takes at once, in steps of which some lanes of the fold have an odd number.
       if (!report.quick() || group_size == 128) weight_cases(report, random, kind, 20003, 320, group_size, few);
+      if (!report.quick()) weight_cases(report, random, kind, 9001, 1344, group_size, few);
     }
   }
   single_row_cases(report, random);
