@@ -202,7 +202,10 @@ class Meter:
         return self.now()
 
     def _has_moved(self, since: float) -> bool:
-        return not self._counts or (bool(self._moves) and self._moves[-1].at >= since)
+        """Whether the counter was seen to, and power is known until then."""
+        if not self._counts:
+            return True
+        return bool(self._moves) and since <= self._moves[-1].at <= self._readings[-1].at
 
     def _wait_until(self, holds: Callable[[], bool], since: float) -> None:
         """Until a gap's time has passed, after which it would not help."""
@@ -251,8 +254,8 @@ class Window:
         """What the window took until now. Waits for the sample after it: one period of the sensor,
         or where it has stopped, until that is certain."""
         meter, end = self._meter, self._meter.mark()
-        whole = meter.energy(self.start, end)
         busy = meter.thread_s - self._thread_s
+        whole = meter.energy(self.start, end)
         prefill = meter.energy(self.start, self.decode)
         decode = meter.energy(self.decode, end)
         rails = meter.rails(self.start, end)

@@ -177,6 +177,18 @@ def test_between_an_edge_and_the_move_next_to_it_power_counts() -> None:
     assert report.prefill.mean_w == pytest.approx(20, rel=0.06)
 
 
+def test_power_that_comes_ten_times_a_second_too() -> None:
+    """As NVML has it: a value keeps the stamp of its first sight."""
+
+    class Held(Dear):
+        def read(self) -> Reading:
+            return replace(super().read(), at=math.floor(self.bench.now * 10 - 0.3) / 10 + 0.03)
+
+    for prefill in (1.0, 1.03, 1.06):
+        report = Bench(Held()).run(prefill=prefill, decode=3)
+        assert report.decode.joules == pytest.approx(60, rel=0.01)
+
+
 def test_a_window_of_a_few_moves_is_too_short() -> None:
     report = Bench(Dear()).run(prefill=0.3, decode=2)
     assert report.prefill.joules is None
