@@ -35,6 +35,12 @@ _CACHES: tuple[Any, ...] = (
 )
 
 
+def forget_tensorrt() -> None:
+    """What a process keeps of TensorRT is gone."""
+    for cached in _CACHES:
+        cached.cache_clear()
+
+
 class Board:
     """Changing ``trt.version``, ``l4t`` or the plugin library's file takes :meth:`restart`."""
 
@@ -60,8 +66,7 @@ class Board:
 
     def restart(self) -> None:
         """A new process."""
-        for cached in _CACHES:
-            cached.cache_clear()
+        forget_tensorrt()
         self.trt.loaded.clear()
         self.plugins = FakePlugins(self.gpu, self.library)
         plugins: Callable[[str | None], Any] = lambda path: self.plugins  # noqa: E731

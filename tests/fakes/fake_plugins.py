@@ -40,9 +40,9 @@ class FakePlugins:
         if self.failing:
             return self.failing
         for plane in planes:
-            self._gpu.aligned(plane.base)
-            self._gpu.aligned(plane.base + capacity * plane.row_bytes)
-            self._gpu.bytes_at(plane.base, (capacity + max(rows) + 1) * plane.row_bytes)
+            workspace = plane.base + capacity * plane.row_bytes
+            self._gpu.check(plane.base, capacity * plane.row_bytes)
+            self._gpu.check(workspace, (max(rows) + 1) * plane.row_bytes)
         call = cpu_library._library().bitmtp_cpu_promote
         self._gpu.stream(stream).enqueue(partial(call, planes, count, capacity, rows, n, at))
         self.promoted += 1

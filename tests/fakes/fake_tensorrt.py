@@ -1,8 +1,9 @@
-"""A stand-in for the package tensorrt, over :class:`FakeGpu`: parses, builds, deserialises, runs.
+"""A stand-in for the package tensorrt: parses, builds, deserialises, runs.
 
 It is strict: what the package of that release does not have raises AttributeError, networks are
 checked as TensorRT and our creators would, and every address, size and order of calls is. A step
-runs each plugin by the CPU's kernels, so that tokens can be compared.
+runs each node as its machine does (:class:`.gpu.FakeGpu`: by the CPU's kernels; :class:`.real_gpu.
+RealGpu`), so that tokens can be compared.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from typing import Any, ClassVar
 import onnx
 from onnx import helper
 
-from bitmtp_edge.engines import cpu_library
 from bitmtp_edge.engines.arena import place
 from bitmtp_edge.engines.operator_records import DeviceArray, build_call
 from bitmtp_edge.engines.step_layout import lifetimes, spec_bytes
 from bitmtp_edge.operators import DOMAIN, OPERATORS, Node, Spec
 
-from .gpu import POISON, FakeGpu
+from .gpu import FakeGpu
+from .real_gpu import RealGpu
 from .strict import Strict
+
+Machine = FakeGpu | RealGpu
 
 MAGIC = b"fake plan\n"
 _FIELD_TYPES = {int: onnx.AttributeProto.INT, float: onnx.AttributeProto.FLOAT}
@@ -101,7 +104,7 @@ class FakeTensorRT:
     "address" or "execute" says as it fails. loaded: the libraries. before_build: is called with the
     number of engines built so far."""
 
-    gpu: FakeGpu
+    gpu: Machine
     library: Path
     version: str = "10.3.0.30"
     operators: tuple[str, ...] = tuple(OPERATORS)
@@ -413,7 +416,7 @@ class Engine(Strict):
         anywhere = {name: DeviceArray(256, *spec) for name, spec in step.specs.items()}
         calls = [build_call(node, anywhere, step.m, step.h) for node in step.nodes]
         users = [(op, record) for op, record in calls if hasattr(record, "workspace")]
-        need = max(cpu_library.workspace_bytes(op, record, 1) for op, record in users)
+        need = max(trt.gpu.workspace_bytes(op, record) for op, record in users)
         self._scratch = self._workspace + need
 
     @property
@@ -453,32 +456,29 @@ class Context(Strict):
         self._warm = False
 
     def set_device_memory(self, memory: int, size: int) -> None:
-        self._trt.gpu.aligned(memory)
-        self._trt.gpu.bytes_at(memory, size)
+        self._trt.gpu.check(memory, size)
         assert size >= self._engine._scratch
         self._memory = memory
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
         if self._trt.fails("address", self._logger):
             return False
-        self._trt.gpu.aligned(memory)
-        self._trt.gpu.bytes_at(memory, spec_bytes(self._engine._bound[name]))
+        self._trt.gpu.check(memory, spec_bytes(self._engine._bound[name]))
         self._addresses[name] = memory
         return True
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         trt, engine = self._trt, self._engine
-        stream = trt.gpu.stream(stream_handle)
+        trt.gpu.require_current()
         if trt.fails("execute", self._logger):
             return False
         assert self._addresses.keys() == engine._bound.keys(), "a tensor has no address"
         assert self._memory is not None, "there is no scratch memory"
-        if stream.recording is not None:
+        if trt.gpu.capturing(stream_handle):
             assert self._warm, "the first step of a context is not captured"
         self._warm = True
         trt.executed += 1
-        scratch = trt.gpu.bytes_at(self._memory, engine._scratch)
-        stream.enqueue(partial(scratch.fill, POISON))
+        trt.gpu.poison(self._memory, engine._scratch, stream_handle)
         for op, record in self._calls():
             trt.gpu.launch(op, record, stream_handle)
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,10 @@ class FakeGpu:
         assert at + size <= block.size, f"{size} bytes at {address:#x} are not the device's"
         return block[at : at + size]
 
-    def aligned(self, address: int) -> None:
+    def check(self, address: int, size: int) -> None:
+        """AssertionError unless ``size`` bytes at ``address`` may be given to TensorRT."""
         assert address % ALIGNMENT == 0, f"{address:#x} is no multiple of {ALIGNMENT}"
+        self.bytes_at(address, size)
 
     # ---- streams ------------------------------------------------------------------------------
 
@@ -95,6 +98,13 @@ class FakeGpu:
         """Whether all that was enqueued has run, or never will, since the device failed."""
         return self.faulted or all(stream.idle for stream in self._streams.values())
 
+    def capturing(self, handle: int) -> bool:
+        return self.stream(handle).recording is not None
+
+    def poison(self, address: int, size: int, handle: int) -> None:
+        """Enqueues bytes that are no number."""
+        self.stream(handle).enqueue(partial(self.bytes_at(address, size).fill, POISON))
+
     def launch(self, op: int, record: ctypes.Structure, handle: int) -> None:
         """Enqueues an operator by the CPU's kernels; reads the record now, as a launch does."""
         plan = cpu_library.Plan([(op, record)])
@@ -104,6 +114,9 @@ class FakeGpu:
             plan.run(self.pool)
 
         self.stream(handle).enqueue(run)
+
+    def workspace_bytes(self, op: int, record: ctypes.Structure) -> int:
+        return cpu_library.workspace_bytes(op, record, 1)
 
 
 class Stream:
