@@ -214,6 +214,8 @@ class GpuEngine(Engine):
         return step.output
 
     def _output_of(self, step: Step) -> StepOutput:
+        if step.output is not None:  # perhaps of an engine that is closed by now
+            return step.output
         with self._entered():
             return self._finished(step)
 

@@ -175,6 +175,15 @@ def test_nothing_runs_before_it_is_waited_for(built_ternary: Bundle, board: Boar
         assert np.array_equal(output.token_ids, expected.token_ids)
 
 
+def test_an_output_outlives_its_engine(built_ternary: Bundle, board: Board) -> None:
+    with TensorRTEngine(built_ternary) as engine, CpuEngine(built_ternary, threads=1) as cpu:
+        state = ReplayState(1, 1, engine.segment, "verify")
+        window = causal_window(TOKENS[:1], 0, (), 1, 1, 1)
+        output, want = engine.start(state, window), cpu.replay(state, window)
+    assert output_bits(output, 0) == output_bits(want, 0)
+    board.at_rest()
+
+
 def test_two_sequences_take_turns(built_ternary: Bundle) -> None:
     """Captured graphs serve both, whatever is collected between."""
     with TensorRTEngine(built_ternary) as engine:

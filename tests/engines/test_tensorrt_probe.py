@@ -1,4 +1,4 @@
-"""What is said where engine ``tensorrt`` cannot run, and that names of TensorRT are real ones."""
+"""What is said where engine ``tensorrt`` cannot run; where what it binds lies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from bitmtp_edge.engines.gpu_kv import GpuKVBuffer
 from bitmtp_edge.engines.tensorrt_api import release
 from bitmtp_edge.engines.tensorrt_probe import unavailable
 
-from ..fakes import fake_tensorrt
 from ..fakes.board import Board
 from .host_device import HostDevice, HostLibrary
 
@@ -115,27 +114,3 @@ def test_every_kv_binding_is_aligned(tiny_bundle: Any, capacity: int) -> None:
     buffer.promote([3], capacity - 1, HostLibrary(device))
     last = history.address - buffer.block.address + (capacity - 1) * row_bytes
     assert (device.download(buffer.block, last, row_bytes) == 7).all()
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (fake_tensorrt.Runtime, "Runtime"),
-        (fake_tensorrt.Engine, "ICudaEngine"),
-        (fake_tensorrt.Context, "IExecutionContext"),
-        (fake_tensorrt.PluginRegistry, "IPluginRegistry"),
-        (fake_tensorrt.ILogger, "ILogger"),
-        (fake_tensorrt.DataType, "DataType"),
-        (fake_tensorrt.TensorIOMode, "TensorIOMode"),
-        (fake_tensorrt.MemoryPoolType, "MemoryPoolType"),
-        (fake_tensorrt.Strategy, "ExecutionContextAllocationStrategy"),
-    ],
-)
-def test_names_are_those_of_the_real_package(ours: type, theirs: str) -> None:
-    """Of the runtime's part, which TensorRT's lean package has as well; the builder's is nowhere to
-    be had without a board."""
-    real = pytest.importorskip("tensorrt_lean_bindings", reason="pip: tensorrt-lean-cu13-bindings")
-    names = {name for name in vars(ours) if not name.startswith("_")} - {"settable"}
-    if hasattr(ours, "__members__"):
-        names = set(ours.__members__)
-    assert names and names <= set(dir(getattr(real, theirs)))
