@@ -48,6 +48,10 @@ class StepPlan(ABC):
     def run(self) -> None:
         """Enqueues the step, between the copies of its inputs and of its outputs."""
 
+    def release(self) -> None:  # noqa: B027 - most have nothing to do
+        """Lets go of what is not memory of the device. The plan does not run again, though an
+        output that somebody has may still refer to it."""
+
 
 class Step:
     """A step that began. given: the output that :meth:`GpuEngine.start` gave. output: None until
@@ -170,6 +174,8 @@ class GpuEngine(Engine):
         """The plan of a state that the KV buffer in use can serve."""
 
     def _forget_plans(self) -> None:
+        for plan in self._plans.values():
+            plan.release()
         self._plans.clear()
         self._last = self._staged = None
 

@@ -72,7 +72,7 @@ class TensorRTPlan(StepPlan):
         log = error_log()
         log.take()
         # A context keeps its engine, and that the runtime.
-        self._context = engine.create_execution_context(
+        self._context: Any = engine.create_execution_context(
             trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
         if self._context is None:
@@ -90,6 +90,9 @@ class TensorRTPlan(StepPlan):
         # TensorRT puts off work until a context's first step, which no capture may contain.
         self._enqueue()
         self._graph = self._library.capture(self._enqueue, self._stream)
+
+    def release(self) -> None:
+        self._graph = self._context = None
 
     def _enqueue(self) -> None:
         log = error_log()
