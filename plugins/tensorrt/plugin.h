@@ -35,7 +35,7 @@ struct Label {
   const char *op;
   const char *node;
 
-  std::string label() const { return std::string(op) + " '" + node + "'"; }
+  std::string label() const { return std::string("bitmtp ") + op + " '" + node + "'"; }
 };
 
 // What a node says: the operator's attributes, and which of its ports are there.

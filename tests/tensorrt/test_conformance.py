@@ -132,6 +132,10 @@ def test_wrong_tensors(session: Session, op: str) -> None:
             said = refusal(session, signature, inputs=[*specs[:i], (dtype, wrong), *specs[i + 1 :]])
             assert said.step == "getOutputShapes"
             assert f"{port.name} is {list(wrong)}, expected {list(shape)}" in said.log
+        if port.name in of_any_size:
+            wrong = (1 << 31, *shape[1:])  # the kernels count with 32 bits
+            said = refusal(session, signature, inputs=[*specs[:i], (dtype, wrong), *specs[i + 1 :]])
+            assert said.step == "getOutputShapes" and f"{port.name} is {list(wrong)}" in said.log
     said = refusal(session, signature, inputs=specs[:-1])
     assert said.step == "getOutputDataTypes" and "inputs" in said.log
     said = refusal(session, signature, outputs=len(signature.outputs) + 1)
@@ -144,5 +148,5 @@ def test_nothing_is_launched_without_a_workspace(session: Session, op: str) -> N
     plugin = taken_through(session, signature)
     session.log()
     assert plugin.enqueue([0] * len(signature.inputs), [0] * len(signature.outputs), 0, 0) != 0
-    assert session.log() == f"{op} 'conformance': has no workspace\n"
+    assert session.log() == f"bitmtp {op} 'conformance': has no workspace\n"
     plugin.release()

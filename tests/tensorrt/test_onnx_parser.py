@@ -109,7 +109,9 @@ def test_every_attribute_arrives(plugin_library: str, op: str, tmp_path: Path) -
     for model, part in zip(models, expected, strict=True):
         before, found, said = said.partition(f"{model} parsed: False")
         assert found, (model, before)
-        told = [line for line in before.splitlines() if line.startswith(f"{op} 'the node': ")]
+        told = [
+            line for line in before.splitlines() if line.startswith(f"bitmtp {op} 'the node': ")
+        ]
         assert len(told) == 1 and part in told[0], (model, before)
 
 

@@ -133,9 +133,9 @@ int64_t configure(IPluginV3OneBuild &build, const Descs &inputs, const Descs &ou
   for (const PluginTensorDesc &tensor : inputs) in.push_back({tensor, tensor.dims, tensor.dims, tensor.dims});
   for (const PluginTensorDesc &tensor : outputs) out.push_back({tensor, tensor.dims, tensor.dims, tensor.dims});
   const auto ask = [&] { return build.configurePlugin(in.data(), count(inputs), out.data(), count(outputs)); };
-  ++in[0].max.d[0];
+  --in[0].min.d[0];
   expect(ask() != 0, "configurePlugin takes shapes that are a range");
-  --in[0].max.d[0];
+  ++in[0].min.d[0];
   expect(build.configurePlugin(in.data(), count(inputs) - 1, out.data(), count(outputs)) != 0, "configurePlugin takes an input too few");
   expect(ask() == 0, "configurePlugin");
   return static_cast<int64_t>(build.getWorkspaceSize(in.data(), count(inputs), out.data(), count(outputs)));
