@@ -106,3 +106,38 @@ def test_the_builder_takes_our_calls(tmp_path: Path) -> None:
         shape == "TensorRT reads it otherwise: input 'int32' is int32[4, 8], expected int32[4, 9]"
     )
     assert missing.endswith("output 'logits' is missing, expected float32[1, 1]")
+
+
+REGISTER = """
+import sys
+import tensorrt_lean_bindings
+
+sys.modules["tensorrt"] = tensorrt_lean_bindings
+from bitmtp_edge.engines.tensorrt_api import register_plugins
+from bitmtp_edge.engines.tensorrt_library import PluginLibrary
+from bitmtp_edge.errors import UserError
+
+library = PluginLibrary()
+print(library.path, len(library.sha256), library.architectures)
+register_plugins(library)
+register_plugins(library)
+library.path = "libm.so.6"
+try:
+    register_plugins(library)
+except UserError as error:
+    print(error)
+"""
+
+
+def test_the_registry_takes_our_calls(plugin_library: str, tmp_path: Path) -> None:
+    """With the library itself, of which it finds all seven creators."""
+    pytest.importorskip(LEAN, reason=f"{LEAN} is not installed")
+    script = tmp_path / "register.py"
+    script.write_text(REGISTER)
+    done = subprocess.run(
+        [sys.executable, "-P", str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    facts, refused = done.stdout.splitlines()
+    assert facts.startswith(f"{plugin_library} 64 ")
+    assert refused.startswith("TensorRT does not load libm.so.6: ")
