@@ -3,7 +3,8 @@
 # AUTO is ON on a Jetson that has nvcc and, for TensorRT, its headers: there the GPU is known and nothing needs to be asked. Elsewhere it
 # is OFF, since compiling the kernels takes minutes. A Jetson is what has L4T's release file.
 
-set(BITMTP_TENSORRT_INCLUDE "" CACHE PATH "Folder of TensorRT's headers; empty: where JetPack and Debian have them, or $TENSORRT_ROOT/include")
+set(BITMTP_TENSORRT_INCLUDE "" CACHE PATH
+  "Folder of TensorRT's headers; empty: where JetPack and Debian have them, or $TENSORRT_ROOT/include")
 set(BITMTP_SYSTEM_ROOT "" CACHE PATH "Folder that stands for / where files of the system are looked for")
 mark_as_advanced(BITMTP_SYSTEM_ROOT)
 
@@ -54,7 +55,8 @@ if(BITMTP_CUDA STREQUAL "AUTO")
   elseif(bitmtp_jetson)
     message(STATUS "CUDA and TensorRT libraries skipped: ${bitmtp_no_nvcc}: ${bitmtp_jetpack}")
   else()
-    message(STATUS "CUDA and TensorRT libraries skipped: no Jetson (no /etc/nv_tegra_release); BITMTP_CUDA=ON and BITMTP_TENSORRT=ON build them")
+    message(STATUS
+      "CUDA and TensorRT libraries skipped: no Jetson (no /etc/nv_tegra_release); BITMTP_CUDA=ON and BITMTP_TENSORRT=ON build them")
   endif()
 endif()
 if(BITMTP_TENSORRT STREQUAL "AUTO")

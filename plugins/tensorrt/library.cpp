@@ -38,7 +38,8 @@ void add_creator(nvinfer1::IPluginCreatorV3One *creator) {
 BITMTP_API void setLoggerFinder(nvinfer1::ILoggerFinder *finder) { bitmtp::tensorrt::set_logger_finder(finder); }
 
 BITMTP_API nvinfer1::IPluginCreatorInterface *const *getCreators(int32_t &count) {
-  static const std::vector<nvinfer1::IPluginCreatorInterface *> all(bitmtp::tensorrt::creators().begin(), bitmtp::tensorrt::creators().end());
+  const std::vector<nvinfer1::IPluginCreatorV3One *> &own = bitmtp::tensorrt::creators();
+  static const std::vector<nvinfer1::IPluginCreatorInterface *> all(own.begin(), own.end());
   count = static_cast<int32_t>(all.size());
   return all.data();
 }

@@ -1,10 +1,11 @@
-// The adapter between TensorRT and an operator: the only one. A description `Op` of an operator is a default-constructible, copyable type with
+// The adapter between TensorRT and an operator: the only one. A description `Op` of an operator is a copyable type that can be made of
+// nothing, with
 //
 //   static constexpr const char *kName;                  the op_type of its nodes
 //   template <class Visit> void fields(Visit &&visit);   shows its attributes: fields.h
 //   void check() const;                                  Fault where their values are none of the operator's
 //   Ports ports() const;                                 its inputs and outputs under these attributes: operator.h
-//   int64_t workspace_bytes(const Call &call) const;     of a call whose tensors have addresses yet
+//   int64_t workspace_bytes(const Call &call) const;     of a call whose tensors have no addresses yet
 //   int32_t launch(const Call &call, cudaStream_t stream) const;   enqueues; 0 or a cudaError_t
 //
 // and a file of operators/ has one, with a `Registrar<Op>`.

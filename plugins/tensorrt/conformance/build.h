@@ -39,7 +39,8 @@ class Fields {
 
 // All of a build: what is serialised in the end. Fills `outputs` and `workspace_bytes`.
 Fields build(nvinfer1::IPluginCreatorV3One &creator, const nvinfer1::PluginFieldCollection &fields,
-             const std::vector<nvinfer1::PluginTensorDesc> &inputs, std::vector<nvinfer1::PluginTensorDesc> &outputs, int64_t &workspace_bytes);
+             const std::vector<nvinfer1::PluginTensorDesc> &inputs, std::vector<nvinfer1::PluginTensorDesc> &outputs,
+             int64_t &workspace_bytes);
 
 // A plugin that may be enqueued.
 std::unique_ptr<conformance_plugin> load(nvinfer1::IPluginCreatorV3One &creator, const Fields &fields,
