@@ -29,8 +29,13 @@ class PycudaDevice(GpuDevice):
     def __init__(self, index: int = 0) -> None:
         try:
             import pycuda.driver as driver
-        except ImportError:
+        except ModuleNotFoundError:
             raise missing_extra("pycuda", "jetson") from None
+        except ImportError as error:
+            raise UserError(
+                f"pycuda does not load ({error}): it was compiled for another CUDA; compile it "
+                "again with  pip install --force-reinstall --no-deps --no-cache-dir pycuda"
+            ) from None
         self._driver = driver
         try:
             driver.init()

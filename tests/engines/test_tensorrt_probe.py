@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -59,6 +60,18 @@ def test_a_library_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_package(board: Board, monkeypatch: pytest.MonkeyPatch, module: str, told: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     assert reason().startswith(told)
+
+
+def test_pycuda_of_another_cuda(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise ImportError("undefined symbol: cuArrayCreate_v2")
+
+    monkeypatch.delitem(sys.modules, "pycuda.driver")
+    monkeypatch.setitem(sys.modules, "pycuda", Broken("pycuda"))
+    told = reason()
+    assert told.startswith("pycuda does not load (undefined symbol: cuArrayCreate_v2): it was ")
+    assert told.endswith("pip install --force-reinstall --no-deps --no-cache-dir pycuda")
 
 
 @pytest.mark.parametrize(
