@@ -113,3 +113,20 @@ def test_run_says_which_engine_to_build(verb: Verb, board: Board, board_bundle: 
     )
     assert done.code == 0 and done.json["text"] == want.json["text"]
     board.at_rest()
+
+
+def test_doctor_calls_it_untested(verb: Verb, board: Board) -> None:
+    (line,) = (line for line in verb("doctor").out.splitlines() if " engine tensorrt " in line)
+    assert line.startswith("untested") and "stand-in for TensorRT" in line
+    board.at_rest()
+
+
+def test_bench(verb: Verb, board: Board, board_bundle: Bundle, prompts: Path) -> None:
+    verb("build", board_bundle.path, "--target", "tensorrt", "--states", "*-c512")
+    board.restart()
+    done = verb(
+        *("bench", board_bundle.path, "--engine", "tensorrt", "--prompts", prompts, "--json"),
+        *("--policy", "ar", "--policy", "speculative", "--repeat", 1, "--max-new-tokens", 12),
+    )
+    assert done.code == 0 and done.json["engine"] == "tensorrt" and done.json["ok"] is True
+    board.at_rest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,7 +54,9 @@ class Board:
         self.trt = FakeTensorRT(self.gpu, self.library)
         self.l4t: str | None = "36.4.3"
         self.available: int | None = None
-        monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
+        package = ModuleType("pycuda")
+        package.__spec__ = ModuleSpec("pycuda", None)
+        monkeypatch.setitem(sys.modules, "pycuda", package)
         monkeypatch.setattr(tensorrt_probe, "driver_devices", lambda: 1)
         monkeypatch.setattr(registry, "driver_devices", lambda: 1)
         for module in (pycuda_device, tensorrt_manifest):
