@@ -1,5 +1,5 @@
 """Engine ``tensorrt`` on a GPU, with pycuda, our plugin library and PyTorch beside it, all real; a
-stand-in for TensorRT alone launches the nodes. What it gives is what engine ``cuda`` gives."""
+stand-in for TensorRT alone runs the nodes. What it gives is what engine ``cuda`` gives."""
 
 from __future__ import annotations
 
@@ -36,19 +36,24 @@ from .steps import output_bits, step
 
 pytestmark = pytest.mark.gpu
 
+CONFORMANCE = "BITMTP_TENSORRT_CONFORMANCE"
 
-@pytest.fixture
-def tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = os.environ.get(PATH_VARIABLE)
-    if not path:
-        pytest.skip(f"{PATH_VARIABLE} is not set: tools/test_gpu.sh builds the plugin library")
+
+@pytest.fixture(params=["kernels", "plugins"])
+def tensorrt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT's stand-in launches our kernels, or enqueues our plugins."""
+    path, conformance = (os.environ.get(name) for name in (PATH_VARIABLE, CONFORMANCE))
+    if not path or not conformance:
+        pytest.skip(f"{PATH_VARIABLE}, {CONFORMANCE} are not set: tools/test_gpu.sh builds both")
     pytest.importorskip("pycuda", reason="pycuda is not installed: pip install pycuda")
     from ..fakes.board import forget_tensorrt
     from ..fakes.fake_tensorrt import FakeTensorRT
-    from ..fakes.real_gpu import RealGpu
+    from ..fakes.real_gpu import PluginGpu, RealGpu
 
     forget_tensorrt()
-    trt = FakeTensorRT(RealGpu(Path(path)), Path(path))
+    library = Path(path)
+    gpu = RealGpu(library) if request.param == "kernels" else PluginGpu(library, conformance)
+    trt = FakeTensorRT(gpu, library)
     monkeypatch.setitem(sys.modules, "tensorrt", trt.module())
 
 

@@ -8,7 +8,6 @@ RealGpu`), so that tokens can be compared.
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import json
 from collections.abc import Callable, Mapping
@@ -28,10 +27,10 @@ from bitmtp_edge.engines.step_layout import lifetimes, spec_bytes
 from bitmtp_edge.operators import DOMAIN, OPERATORS, Node, Spec
 
 from .gpu import FakeGpu
-from .real_gpu import RealGpu
+from .real_gpu import PluginGpu, RealGpu
 from .strict import Strict
 
-Machine = FakeGpu | RealGpu
+Machine = FakeGpu | RealGpu | PluginGpu
 
 MAGIC = b"fake plan\n"
 _FIELD_TYPES = {int: onnx.AttributeProto.INT, float: onnx.AttributeProto.FLOAT}
@@ -330,6 +329,7 @@ class NetworkStep:
         self.inputs = {value.name: _spec_of(value) for value in graph.input}
         self.outputs = {value.name: _spec_of(value) for value in graph.output}
         self.nodes = [_node_of(node) for node in graph.node]
+        self.fields = [_fields_of(node) for node in graph.node]
         (m,), (h,) = self.inputs["token_ids"][1], self.inputs["head_slots"][1]
         self.m, self.h = m, h
         self.specs: dict[str, Spec] = dict(self.inputs)
@@ -350,6 +350,11 @@ class NetworkStep:
 
     def _anywhere(self, name: str) -> DeviceArray:
         return DeviceArray(256, *self.specs[name])
+
+    def calls(self, addresses: Mapping[str, int]) -> list[tuple[int, Any]]:
+        """The operators and their records, with the step's tensors at ``addresses``."""
+        tensors = {name: DeviceArray(addresses[name], *self.specs[name]) for name in self.specs}
+        return [build_call(node, tensors, self.m, self.h) for node in self.nodes]
 
 
 def _spec_of(value: onnx.ValueInfoProto) -> Spec:
@@ -384,6 +389,16 @@ def _node_of(node: onnx.NodeProto) -> Node:
     return Node(node.op_type, node.name, lists[0], lists[1], text)
 
 
+def _fields_of(node: onnx.NodeProto) -> dict[str, int | float | str]:
+    """What the parser hands to the creator, by the attributes' own types."""
+    values = [(each.name, helper.get_attribute_value(each)) for each in node.attribute]
+    return {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in values
+        if name not in _REGISTRY
+    }
+
+
 # ---- run -----------------------------------------------------------------------------------------
 
 
@@ -413,10 +428,8 @@ class Engine(Strict):
         within = {name: spec for name, spec in step.specs.items() if name not in self._bound}
         lives = lifetimes(step.nodes, within, keep=False)
         self._offsets, self._workspace = place(lives)
-        anywhere = {name: DeviceArray(256, *spec) for name, spec in step.specs.items()}
-        calls = [build_call(node, anywhere, step.m, step.h) for node in step.nodes]
-        users = [(op, record) for op, record in calls if hasattr(record, "workspace")]
-        need = max(trt.gpu.workspace_bytes(op, record) for op, record in users)
+        self._runner = trt.gpu.runner(step)
+        need = self._runner.workspace_bytes
         self._scratch = self._workspace + need
 
     @property
@@ -479,21 +492,9 @@ class Context(Strict):
         self._warm = True
         trt.executed += 1
         trt.gpu.poison(self._memory, engine._scratch, stream_handle)
-        for op, record in self._calls():
-            trt.gpu.launch(op, record, stream_handle)
-        return True
-
-    def _calls(self) -> list[tuple[int, ctypes.Structure]]:
-        engine, step = self._engine, self._engine._step
-        assert self._memory is not None
-        tensors: Mapping[str, DeviceArray] = {
-            name: DeviceArray(
-                self._addresses.get(name, self._memory + engine._offsets.get(name, 0)), *spec
-            )
-            for name, spec in step.specs.items()
+        tensors = {
+            name: self._addresses.get(name, self._memory + engine._offsets.get(name, 0))
+            for name in engine._step.specs
         }
-        calls = [build_call(node, tensors, step.m, step.h) for node in step.nodes]
-        for _, record in calls:
-            if hasattr(record, "workspace"):
-                record.workspace = self._memory + engine._workspace
-        return calls
+        engine._runner.enqueue(tensors, self._memory + engine._workspace, stream_handle)
+        return True

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,17 @@ from numpy.typing import NDArray
 from bitmtp_edge.engines import cpu_library
 from bitmtp_edge.engines.kv_buffer import ALIGNMENT, aligned_bytes
 
+if TYPE_CHECKING:
+    from .fake_tensorrt import NetworkStep
+
 POISON = 0xFF
 Work = Callable[[], None]
+
+
+class Kernels(Protocol):
+    def launch(self, op: int, record: ctypes.Structure, handle: int) -> None: ...
+
+    def workspace_bytes(self, op: int, record: ctypes.Structure) -> int: ...
 
 
 class FakeGpu:
@@ -117,6 +127,26 @@ class FakeGpu:
 
     def workspace_bytes(self, op: int, record: ctypes.Structure) -> int:
         return cpu_library.workspace_bytes(op, record, 1)
+
+    def runner(self, step: NetworkStep) -> KernelRunner:
+        return KernelRunner(self, step)
+
+
+class KernelRunner:
+    """A step by a machine's own kernels. workspace_bytes: of the operator that wants most."""
+
+    def __init__(self, kernels: Kernels, step: NetworkStep) -> None:
+        self._kernels = kernels
+        self._step = step
+        calls = step.calls(dict.fromkeys(step.specs, ALIGNMENT))
+        users = [(op, record) for op, record in calls if hasattr(record, "workspace")]
+        self.workspace_bytes = max(kernels.workspace_bytes(op, record) for op, record in users)
+
+    def enqueue(self, addresses: Mapping[str, int], workspace: int, handle: int) -> None:
+        for op, record in self._step.calls(addresses):
+            if hasattr(record, "workspace"):
+                record.workspace = workspace
+            self._kernels.launch(op, record, handle)
 
 
 class Stream:
