@@ -73,11 +73,8 @@ def build_plans(bundle: Bundle, states: Sequence[ReplayState], told: Told) -> Bu
                 here = built_for(bundle, device, library)
                 manifest = _kept(bundle, here, told)
                 missing = [state for state in states if not _whole(bundle, manifest, state)]
-                with Progress(len(missing), "engines for TensorRT", "engines") as progress:
-                    for state in missing:
-                        progress.note = state_name(state)
-                        manifest = _build(bundle, manifest, state)
-                        progress.advance()
+                if missing:
+                    manifest = _build_each(bundle, manifest, missing)
     finally:
         device.close()
     names = tuple(map(state_name, states))
@@ -88,6 +85,17 @@ def build_plans(bundle: Bundle, states: Sequence[ReplayState], told: Told) -> Bu
         engine_bytes=sum(manifest.engines[name].bytes for name in names),
         weight_bytes=bundle.manifest.files[WEIGHTS_FILE].bytes,
     )
+
+
+def _build_each(
+    bundle: Bundle, manifest: PlanManifest, states: Sequence[ReplayState]
+) -> PlanManifest:
+    with Progress(len(states), "engines for TensorRT", "engines") as progress:
+        for state in states:
+            progress.note = state_name(state)
+            manifest = _build(bundle, manifest, state)
+            progress.advance()
+    return manifest
 
 
 def _build(bundle: Bundle, manifest: PlanManifest, state: ReplayState) -> PlanManifest:

@@ -44,7 +44,9 @@ def command(bundle: str, target: str, states: tuple[str, ...], as_json: bool) ->
 
         terminate_as_interrupt()
         try:
-            built = build_plans(opened, chosen, lambda line: click.echo(line, err=True))
+            built = build_plans(
+                opened, chosen, lambda line: click.echo(f"bitmtp-edge: {line}", err=True)
+            )
         except KeyboardInterrupt:
             raise Interrupted(
                 "build interrupted: the engines that were built are kept; the same command goes on"

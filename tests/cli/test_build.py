@@ -25,7 +25,7 @@ def test_tensorrt(verb: Verb, board: Board, board_bundle: Bundle) -> None:
     board.restart()
     done = verb("build", board_bundle.path, "--target", "tensorrt", "--states", "*-c512", "--json")
     assert done.json.keys() == {"target", "engines", "built", "engine_bytes", "weight_bytes"}
-    assert done.json["built"] == 0 and len(done.json["engines"]) == 18
+    assert done.json["built"] == 0 and len(done.json["engines"]) == 18 and done.err == ""
     assert done.json["engine_bytes"] < done.json["weight_bytes"]
 
 
