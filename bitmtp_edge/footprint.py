@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from .bundle import Bundle
 from .engines.arena import ALIGNMENT, place
 from .engines.base import ReplayState, Role
+from .engines.gpu_kv import workspace_row
 from .engines.kv_buffer import kv_planes
 from .engines.step_layout import in_a_row, input_specs, lifetimes, tensor_specs
 from .operators import STEP_INPUTS, STEP_OUTPUTS, Attributes, Node, kv_row_specs
@@ -96,7 +97,8 @@ def weight_bytes(bundle: Bundle) -> int:
 
 def kv_bytes(bundle: Bundle, segment: int) -> int:
     """Of a KV buffer of ``segment`` history rows and the workspace rows of the widest window."""
-    return kv_planes(bundle.nodes("verify"), segment + bundle.replay.max_width)[1]
+    slots = workspace_row(segment) + bundle.replay.max_width
+    return kv_planes(bundle.nodes("verify"), slots)[1]
 
 
 def workspace_bytes(nodes: Sequence[Node], state: ReplayState) -> int:

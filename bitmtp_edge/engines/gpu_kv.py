@@ -21,6 +21,11 @@ from .operator_records import DeviceArray
 ROW_STEP = 64
 
 
+def workspace_row(capacity: int) -> int:
+    """The row of every plane at which the workspace of a buffer of ``capacity`` rows begins."""
+    return -(-capacity // ROW_STEP) * ROW_STEP
+
+
 class GpuKVBuffer:
     """As :class:`KVBuffer`: ``history`` and ``workspace`` by tensor name, all at multiples of
     256."""
@@ -33,7 +38,7 @@ class GpuKVBuffer:
         self.workspace: dict[str, DeviceArray] = {}
         self._max_width = max_width
         self._device = device
-        self._workspace_at = -(-capacity // ROW_STEP) * ROW_STEP
+        self._workspace_at = workspace_row(capacity)
         slots = self._workspace_at + max_width
         planes, total = kv_planes(nodes, slots)
         self.block = device.allocate(total, f"a KV buffer of {slots} rows")

@@ -31,6 +31,7 @@ from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.engines.pycuda_device import PycudaDevice
 from bitmtp_edge.engines.tensorrt import TensorRTEngine
 from bitmtp_edge.errors import UserError
+from bitmtp_edge.footprint import footprint
 
 from ..damage import link_copy
 from ..fakes.board import Board
@@ -218,6 +219,9 @@ def test_memory(built_ternary: Bundle, board: Board) -> None:
         assert board.trt.contexts > 5
         assert told["weights"] == built_ternary.manifest.files["weights.bin"].bytes
         assert told["device"] == board.gpu.held
+        states = chosen_states(built_ternary, ["*-c512"])
+        predicted = footprint(built_ternary, states)
+        assert (told["weights"], told["kv"]) == (predicted.weights, predicted.kv)
         apart = sum(told.values()) - told["device"]
         assert apart <= told["device"] < apart + 16384  # inputs and outputs
     board.at_rest()

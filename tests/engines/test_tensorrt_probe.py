@@ -13,6 +13,7 @@ from bitmtp_edge.engines import tensorrt_library, tensorrt_probe
 from bitmtp_edge.engines.gpu_kv import GpuKVBuffer
 from bitmtp_edge.engines.tensorrt_api import release
 from bitmtp_edge.engines.tensorrt_probe import unavailable
+from bitmtp_edge.footprint import kv_bytes
 
 from ..fakes.board import Board
 from .host_device import HostDevice, HostLibrary
@@ -114,10 +115,12 @@ def test_releases(version: str, numbers: tuple[int, int]) -> None:
 def test_every_kv_binding_is_aligned(tiny_bundle: Any, capacity: int) -> None:
     """Whatever the segment's size is: TensorRT takes no other addresses."""
     device = HostDevice()
-    buffer = GpuKVBuffer(tiny_bundle.nodes("verify"), capacity, 9, device)
+    width = tiny_bundle.replay.max_width
+    buffer = GpuKVBuffer(tiny_bundle.nodes("verify"), capacity, width, device)
+    assert buffer.block.size == kv_bytes(tiny_bundle, capacity)
     for array in (*buffer.history.values(), *buffer.workspace.values()):
         assert array.address % 256 == 0
-        assert array.shape[0] in (capacity, 9)
+        assert array.shape[0] in (capacity, width)
     name = next(iter(buffer.workspace))
     history = next(iter(buffer.history.values()))
     rows = buffer.workspace[name]
