@@ -125,6 +125,15 @@ def benchmark(
         max_new_tokens=max_new_tokens,
         step_spread=spread,
         noisy=spread > NOISY,
+        energy=next(
+            (
+                f"{reply.energy['source']}: {reply.energy['total_is']}"
+                for sample in samples
+                for reply in sample.replies
+                if reply.energy is not None
+            ),
+            None,
+        ),
         policies=[
             _policy_report(
                 sample,
@@ -196,18 +205,20 @@ def _policy_report(
     drafted = sum(reply.drafted_tokens for reply in replies)
     iterations = sum(reply.iterations for reply in replies)
     pairs = [
-        (measured, predicted)
-        for measured, reply, steps in zip(sample.speedups(ar), replies, sample.steps, strict=True)
-        if measured and (predicted := costs.speedup(reply, steps))
+        (speedup, predicted)
+        for speedup, reply, steps in zip(sample.speedups(ar), replies, sample.steps, strict=True)
+        if speedup and (predicted := costs.speedup(reply, steps))
     ]
-    speedups = [measured for measured, _ in pairs]
-    speedup = median(speedups) if speedups else None
+    speedups = [speedup for speedup, _ in pairs]
+    over_ar = median(speedups) if speedups else None
     predicted_speedup = median(predicted for _, predicted in pairs) if pairs else None
     draft, verify = (costs.of(chain(*sample.steps), role) for role in get_args(Role))
     verify_steps = sum(reply.verify_steps for reply in replies)
     same = {each.timed.runtime: each for each in samples if each.policy is sample.policy}
     over_generic = [each for each in sample.speedups(same.get(GENERIC)) if each]
     full = same.get(FULL)
+    measured = [reply for reply in replies if reply.joules_per_token is not None]
+    joules = [reply.joules_per_token or 0.0 for reply in measured]
     difference = None
     if ar is not None:
         both = zip(replies, ar.replies, strict=True)
@@ -235,9 +246,9 @@ def _policy_report(
         verify_cost=verify / verify_steps if verify and verify_steps else None,
         predicted_speedup=predicted_speedup,
         measured_over_predicted=None
-        if noisy or not speedup or not predicted_speedup
-        else speedup / predicted_speedup,
-        speedup_over_ar=speedup,
+        if noisy or not over_ar or not predicted_speedup
+        else over_ar / predicted_speedup,
+        speedup_over_ar=over_ar,
         speedup_quartiles=_quartiles(speedups) if speedups else None,
         speedup_pairs=len(speedups),
         same_tokens_as_ar=None if ar is None else difference is None,
@@ -246,6 +257,11 @@ def _policy_report(
         same_tokens_as_full=None
         if full is None or full is sample
         else all(_difference(a, b) is None for a, b in zip(replies, full.replies, strict=True)),
+        joules_per_token=median(joules) if joules else None,
+        joules_quartiles=_quartiles(joules) if joules else None,
+        watts=median(reply.watts or 0.0 for reply in measured) if measured else None,
+        measured_replies=len(measured),
+        energy_reason=next((r.no_joules for r in replies if r.no_joules is not None), None),
         python_ms_per_step=python_ms,
     )
 
@@ -269,6 +285,8 @@ def _reply_rows(sample: Samples, ar: Samples | None, costs: Costs, prompts: int)
             tokens_per_iteration=reply.tokens_per_iteration,
             speedup_over_ar=speedup,
             predicted_speedup=costs.speedup(reply, steps),
+            joules_per_token=reply.joules_per_token,
+            watts=reply.watts,
         )
         for index, (reply, speedup, steps) in enumerate(
             zip(sample.replies, sample.speedups(ar), sample.steps, strict=True)

@@ -31,6 +31,7 @@ class ReplyRow:
 
     speedup_over_ar: AR's decode seconds a token over this reply's, same prompt and round; None
     without AR, or where either reply is empty. predicted_speedup: by its steps; None without AR.
+    joules_per_token, watts: of decoding; None where the meter gave no figure.
     """
 
     runtime: str | None
@@ -49,6 +50,8 @@ class ReplyRow:
     tokens_per_iteration: float
     speedup_over_ar: float | None
     predicted_speedup: float | None
+    joules_per_token: float | None
+    watts: float | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ class PolicyReport:
     speedup_over_generic: median over the replies of the same policy on runtime generic, in pairs
     as with AR; None where that was not measured. same_tokens_as_full: every reply is as on runtime
     full; None of that one, and where it was not measured.
+    joules_per_token, joules_quartiles, watts: of decoding, medians and first and third quartile of
+    the ``measured_replies`` of which the meter gave a figure; None where there are none, and
+    ``energy_reason`` says why some have none.
     python_ms_per_step: what Python costs between two C steps, measured with an empty plan; None
     where the engine is not ``cpu``.
     """
@@ -97,6 +103,11 @@ class PolicyReport:
     difference: str | None
     speedup_over_generic: float | None
     same_tokens_as_full: bool | None
+    joules_per_token: float | None
+    joules_quartiles: tuple[float, float] | None
+    watts: float | None
+    measured_replies: int
+    energy_reason: str | None
     python_ms_per_step: float | None
 
 
@@ -114,6 +125,7 @@ class BenchReport:
     policy, round and prompt. runtimes: those that are compared, if any. synthetic: what came of
     drafts was dictated, so texts and speed-ups say nothing of the model. step_spread: a step's
     third quartile over its first, the mean of all steps run; noisy: it is above :data:`NOISY`.
+    energy: the power source that measured, and what its total is; None without one.
     """
 
     synthetic: bool
@@ -126,6 +138,7 @@ class BenchReport:
     max_new_tokens: int
     step_spread: float
     noisy: bool
+    energy: str | None
     policies: list[PolicyReport]
     steps: list[StepCost]
     runtimes: list[RuntimeReport]

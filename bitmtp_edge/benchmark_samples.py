@@ -21,6 +21,7 @@ class Timed:
         self.engine = TimedEngine(session.engine)
         self.session = Session(session.bundle, self.engine)
         self.session.states = session.states
+        self.session.metering = session.metering
 
     def medians(self) -> dict[ReplayState, float]:
         """Seconds of each kind of step."""

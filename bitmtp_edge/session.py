@@ -34,6 +34,7 @@ from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .engines.runtimes import Runtime
+    from .power.metering import Metering
     from .text.chat_template import ChatTemplate
 
 
@@ -52,6 +53,7 @@ class Session:
         self.notice = notice
         self.tokenizer = Tokenizer.load(bundle.file(TOKENIZER_FILE))
         self.states = ReplayStates.of(bundle)
+        self.metering: Metering | None = None
 
     @classmethod
     def open(
@@ -85,6 +87,7 @@ class Session:
         session = Session(self.bundle, open_beside(self.engine, runtime), self.notice)
         if not runtime.width_specialised:
             session.states = OneWidth.of(self.bundle)
+        session.metering = self.metering
         return session
 
     @cached_property
@@ -242,8 +245,27 @@ class Session:
         """:func:`generate` with this session's tokenizer; without ``rules``, its stop tokens."""
         rules = self.stop_rules() if rules is None else rules
         return generate(
-            decoder, self.tokenizer, prompt_ids, max_new_tokens, rules, on_text, on_prefill
+            decoder,
+            self.tokenizer,
+            prompt_ids,
+            max_new_tokens,
+            rules,
+            on_text,
+            on_prefill,
+            self.metering,
         )
+
+    def open_metering(self, source: str = "auto", root: Path = Path("/")) -> Metering:
+        """A meter of what this session's steps run on, by ``source`` (``off``: none), or none and
+        the reason. Give it to :attr:`metering` for replies to tell their energy, and close it.
+
+        Raises UserError for a source that is named and does not work.
+        """
+        from .power.metering import Metering
+        from .power.source import Where
+
+        on_gpu = self.engine.device is not None
+        return Metering.open(source, Where(root, gpu=self.engine.gpu), on_gpu)
 
     def close(self) -> None:
         """Closes the engine."""

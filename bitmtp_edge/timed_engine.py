@@ -44,6 +44,10 @@ class TimedEngine(Engine):
     def device(self) -> str | None:
         return self.inner.device
 
+    @property
+    def gpu(self) -> str | None:
+        return self.inner.gpu
+
     def memory(self) -> dict[str, int]:
         return self.inner.memory()
 

@@ -21,6 +21,7 @@ from .options import (
     NumberOrAuto,
     block_option,
     choices,
+    energy_option,
     engine_options,
     gamma_option,
     max_new_tokens_option,
@@ -83,6 +84,7 @@ SYNTHETIC_BLOCKS: tuple[NumberOrAuto, ...] = (4, 8)
 @click.option("--repeat", type=Count, default=3, show_default=True, metavar="N", help="Rounds.")
 @max_new_tokens_option(128)
 @engine_options
+@energy_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(
@@ -101,6 +103,7 @@ def command(
     repeat: int,
     max_new_tokens: int,
     engine: EngineChoice,
+    energy: str,
     as_json: bool,
 ) -> None:
     forced = _forcing(force_reject, trace_file, blocks, shape is not None)
@@ -131,11 +134,15 @@ def command(
     if shape is not None:
         if bundle is not None or prompt_file is not None:
             raise UserError("--synthetic makes its bundle and its prompts: give neither")
-        synthetic = bench_synthetic(shape, engine, policies_of, runtimes, repeat, max_new_tokens)
+        synthetic = bench_synthetic(
+            shape, engine, energy, policies_of, runtimes, repeat, max_new_tokens
+        )
         report = synthetic.bench
         told = {"synthetic": True, **asdict(synthetic)}
     else:
-        report = _bench(bundle, prompt_file, engine, policies_of, runtimes, repeat, max_new_tokens)
+        report = _bench(
+            bundle, prompt_file, engine, energy, policies_of, runtimes, repeat, max_new_tokens
+        )
         told = asdict(report)
     if as_json:
         click.echo(json.dumps({"ok": report.ok, **told}, indent=1))
@@ -151,6 +158,7 @@ def _bench(
     bundle: str | None,
     prompt_file: str | None,
     engine: EngineChoice,
+    energy: str,
     policies_of: Callable[[Session], list[Policy]],
     names: Sequence[str],
     repeat: int,
@@ -163,7 +171,11 @@ def _bench(
     if prompt_file is None:
         raise UserError("no prompts are given: add --prompts FILE, with a prompt a line")
     texts = read_prompts(prompt_file)
-    with engine.open(bundle) as session, opened(session, names) as runtimes:
+    with (
+        engine.open(bundle) as session,
+        session.open_metering(energy) as session.metering,
+        opened(session, names) as runtimes,
+    ):
         policies = policies_of(session)
         prompts = [session.prompt_ids(text) for text in texts]
         replies = repeat * len(prompts) * len(policies) * max(1, len(runtimes))

@@ -27,6 +27,7 @@ MIB = 2**20
 def bench_synthetic(
     shape: str,
     engine: EngineChoice,
+    energy: str,
     policies_of: Callable[[Session], Sequence[Policy]],
     names: Sequence[str],
     repeat: int,
@@ -51,7 +52,10 @@ def bench_synthetic(
         with engine.open(str(bundle.path)) as session:
             facts = Made(shape, parameters, made - began, perf_counter() - made)
             policies = policies_of(session)
-            with opened(session, names) as runtimes:
+            with (
+                session.open_metering(energy) as session.metering,
+                opened(session, names) as runtimes,
+            ):
                 replies = repeat * PROMPTS * len(policies) * max(1, len(runtimes))
                 with Progress(replies, "bench", "replies") as progress:
                     return measure(

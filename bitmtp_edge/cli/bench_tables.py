@@ -30,8 +30,13 @@ def print_report(report: BenchReport) -> None:
         gains = [_number(policy.speedup_over_generic, "x") for policy in report.policies]
         cells = zip(rows, ["over generic", *gains], strict=True)
         rows = [(*row, cell) for row, cell in cells]
+    if any(policy.joules_per_token is not None for policy in report.policies):
+        energy = [(_small(p.joules_per_token), _small(p.watts)) for p in report.policies]
+        both = zip(rows, [("J/token", "W"), *energy], strict=True)
+        rows = [(*row, *more) for row, more in both]
     table(rows)
     _print_pairs(report)
+    _print_energy(report)
     _print_runtimes(report)
     _print_iterations(report)
     _print_choices(report)
@@ -89,6 +94,25 @@ def _print_pairs(report: BenchReport) -> None:
             "(a pair: AR's decode seconds a token over the policy's, same prompt, same round; the "
             "rates above\nare medians of all prompts, whose quotient may be another number)"
         )
+
+
+def _print_energy(report: BenchReport) -> None:
+    """How far joules a token spread, and what was measured; why not, where a meter gave none."""
+    if report.energy is None:
+        return
+    click.echo()
+    for policy in report.policies:
+        told = ""
+        if policy.joules_quartiles is not None:
+            first, third = policy.joules_quartiles
+            told = (
+                f": median of {policy.measured_replies} of {policy.replies} replies, "
+                f"quartiles {first:.3g} .. {third:.3g}"
+            )
+        if policy.energy_reason is not None:
+            told += f"; no figure: {policy.energy_reason}" if told else f": {policy.energy_reason}"
+        click.echo(f"{_label(policy)}, J/token{told}")
+    click.echo(f"(joules of decoding over generated tokens, by {report.energy})")
 
 
 def _print_runtimes(report: BenchReport) -> None:
@@ -160,6 +184,10 @@ def _print_choices(report: BenchReport) -> None:
 
 def _number(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:.2f}{unit}"
+
+
+def _small(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _label(report: PolicyReport) -> str:

@@ -15,6 +15,7 @@ from .options import (
     EngineChoice,
     bundle_argument,
     decoding_options,
+    energy_option,
     engine_options,
     max_new_tokens_option,
     stop_option,
@@ -42,6 +43,7 @@ NEARLY_FULL = 0.8  # of the context
 @stop_option
 @decoding_options
 @engine_options
+@energy_option
 def command(
     bundle: str,
     system: str | None,
@@ -49,8 +51,9 @@ def command(
     stop: tuple[str, ...],
     decoding: DecodingChoice,
     engine: EngineChoice,
+    energy: str,
 ) -> None:
-    with engine.open(bundle) as session:
+    with engine.open(bundle) as session, session.open_metering(energy) as session.metering:
         decoder = decoding.decoder(session)
         chat = Chat(session, decoder, session.stop_rules(stop), max_new_tokens, system)
         if sys.stdin.isatty():

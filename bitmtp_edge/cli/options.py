@@ -340,6 +340,17 @@ def stop_option(function: Function) -> Function:
     )(function)
 
 
+def energy_option(function: Function) -> Function:
+    return click.option(
+        "--energy",
+        metavar="auto|off|SOURCE",
+        default="auto",
+        show_default=True,
+        help="Power sensor that measures joules (jtop, ina3221, tegrastats, nvml, rapl); auto: the "
+        "first that works, if any does.",
+    )(function)
+
+
 def bundle_argument(function: Function) -> Function:
     return click.argument("bundle", type=click.Path())(function)
 

@@ -90,6 +90,8 @@ def stats_line(result: GenerationResult) -> str:
         parts.append(f"{sum(result.verified)} of {result.iterations} iterations verified")
     if chosen := result.policy_settings.get("chosen"):
         parts.append(f"mostly {describe_choice(chosen[0])}")
+    if result.joules_per_token is not None and result.watts is not None:
+        parts.append(f"{result.joules_per_token:.3g} J/token at {result.watts:.3g} W")
     kept = f" ({result.reused_tokens} kept)" if result.reused_tokens else ""
     parts.append(f"prompt {result.prompt_tokens}{kept} in {result.prefill_s:.2f} s")
     ended = {

@@ -15,6 +15,7 @@ from .options import (
     EngineChoice,
     bundle_argument,
     decoding_options,
+    energy_option,
     engine_options,
     max_new_tokens_option,
     stop_option,
@@ -30,6 +31,7 @@ from .reply import PrefillNote, ReplyPrinter, print_stats
 @stop_option
 @decoding_options
 @engine_options
+@energy_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, no stream.")
 @click.pass_context
 def command(
@@ -41,6 +43,7 @@ def command(
     stop: tuple[str, ...],
     decoding: DecodingChoice,
     engine: EngineChoice,
+    energy: str,
     as_json: bool,
 ) -> None:
     text = _read_stdin() if prompt == "-" else _checked(prompt)
@@ -50,16 +53,17 @@ def command(
         rules = session.stop_rules(stop)
         decoder = decoding.decoder(session)
         ids = session.prompt_ids(text, raw=raw)
-        if as_json:
-            note = PrefillNote()
-            try:
-                result = session.reply(decoder, ids, max_new_tokens, rules, on_prefill=note)
-            finally:
-                note.clear()
-            click.echo(json.dumps(asdict(result)))
-        else:
-            result = ReplyPrinter().print(session, decoder, ids, max_new_tokens, rules)
-            print_stats(result)
+        with session.open_metering(energy) as session.metering:
+            if as_json:
+                note = PrefillNote()
+                try:
+                    result = session.reply(decoder, ids, max_new_tokens, rules, on_prefill=note)
+                finally:
+                    note.clear()
+                click.echo(json.dumps(asdict(result)))
+            else:
+                result = ReplyPrinter().print(session, decoder, ids, max_new_tokens, rules)
+                print_stats(result)
     if result.finish_reason == "interrupted":
         ctx.exit(INTERRUPTED)
 

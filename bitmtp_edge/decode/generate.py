@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bitmtp_edge.decode.loop import Decoder, Iteration
 from bitmtp_edge.decode.stopping import StopRules, StopScanner
 from bitmtp_edge.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bitmtp_edge.power.metering import Metering
+    from bitmtp_edge.power.report import EnergyReport
+
+NOT_MEASURED = "no meter was asked for"
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -33,7 +39,8 @@ class GenerationResult:
 
     sampling: as asked for, with the seed drawn where none was given (a greedy reply needs none).
 
-    energy is null as long as there is no meter; energy_reason says why.
+    energy: an :class:`EnergyReport` as a dict, whose figures may be None too, with their reason.
+    energy_reason: why there is none, where there is none.
     """
 
     text: str
@@ -59,7 +66,22 @@ class GenerationResult:
     policy_settings: dict[str, Any]
     sampling: dict[str, Any]
     energy: dict[str, Any] | None = None
-    energy_reason: str | None = "this version has no power meter"
+    energy_reason: str | None = NOT_MEASURED
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Of decoding; None where no meter gave a figure."""
+        return None if self.energy is None else self.energy["joules_per_token"]
+
+    @property
+    def watts(self) -> float | None:
+        """Mean of decoding; likewise."""
+        return None if self.energy is None else self.energy["decode"]["mean_w"]
+
+    @property
+    def no_joules(self) -> str | None:
+        """Why there is no figure of decoding; None where there is one."""
+        return self.energy_reason if self.energy is None else self.energy["decode"]["reason"]
 
 
 def generate(
@@ -70,13 +92,15 @@ def generate(
     stop_rules: StopRules,
     on_text: Callable[[str], None] | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
+    metering: Metering | None = None,
 ) -> GenerationResult:
     """Decodes the reply to ``prompt_ids``; ``on_text`` gets its text as it becomes certain.
 
     Afterwards the decoder's sequence is the prompt and ``token_ids``, so that a next turn which
     begins with them prefills only what is new. Ctrl-C ends the reply, not the program: the result
-    is then the part whose text was released. Raises UserError, before any step, for a prompt that
-    the context cannot hold, or ``max_new_tokens`` below 1.
+    is then the part whose text was released. ``metering`` measures the reply's energy, and waits
+    behind its last token for the sensor's next value. Raises UserError, before any step, for a
+    prompt that the context cannot hold, or ``max_new_tokens`` below 1.
     """
     scanner = StopScanner(tokenizer, stop_rules, max_new_tokens)
     room = decoder.context - len(prompt_ids)
@@ -87,11 +111,14 @@ def generate(
     reused = 0
     decode_began: float | None = None
     steps = dict(decoder.steps)
+    window = None if metering is None else metering.begin()
     began = perf_counter()
     try:
         reused = decoder.prefill(prompt_ids, on_prefill)
         steps = dict(decoder.steps)
         decode_began = perf_counter()
+        if window is not None:
+            window.mark_decode()
         for iteration in decoder.iterations(len(prompt_ids) + max_new_tokens):
             done.append(iteration)
             result = scanner.push(iteration.tokens)
@@ -102,8 +129,17 @@ def generate(
                 break
     except KeyboardInterrupt:
         pass
+    except BaseException:
+        if window is not None:
+            window.abandon()
+        raise
     ended = perf_counter()
     token_ids = scanner.ids
+    energy: EnergyReport | None = None
+    if window is not None:
+        if decode_began is None:
+            window.mark_decode()
+        energy = window.end(len(token_ids))
     decoder.truncate(len(prompt_ids) + len(token_ids))
     if reason == "length" and len(token_ids) < max_new_tokens:
         reason = "context"
@@ -132,4 +168,12 @@ def generate(
         policy=decoder.policy.name,
         policy_settings=decoder.policy.settings,
         sampling=asdict(decoder.choice.params),
+        energy=None if energy is None else asdict(energy),
+        energy_reason=_why_none(metering, energy),
     )
+
+
+def _why_none(metering: Metering | None, energy: EnergyReport | None) -> str | None:
+    if energy is not None:
+        return None
+    return NOT_MEASURED if metering is None else metering.reason

@@ -172,6 +172,11 @@ class Engine(ABC):
         """What steps run on, where that is not the processor."""
         return None
 
+    @property
+    def gpu(self) -> str | None:
+        """The UUID of :attr:`device`, as the driver's tools have it; None where nobody tells."""
+        return None
+
     def memory(self) -> dict[str, int]:
         """Bytes in use, by what for: "weights", "kv", "arena" (the tensors of a step), "workspace";
         and "device", all that is taken of a device's memory, captured graphs and others' use of it

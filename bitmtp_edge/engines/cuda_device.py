@@ -41,6 +41,8 @@ class CudaDevice(GpuDevice):
             self.index = torch.cuda.current_device()
             self.name = torch.cuda.get_device_name(self.index)
             self.capability = torch.cuda.get_device_capability(self.index)
+            uuid = getattr(torch.cuda.get_device_properties(self.index), "uuid", None)
+            self.uuid = None if uuid is None else f"GPU-{uuid}"
             self._stream = torch.cuda.Stream(self.index)
         except RuntimeError as error:
             raise UserError(f"the CUDA device does not start: {_first_line(error)}") from None

@@ -60,11 +60,13 @@ class Pieces:
 class GpuDevice(ABC):
     """A CUDA device and one stream of it, on which all work goes in order.
 
-    name: what a user knows it by. capability: its compute capability. stream: its cudaStream_t.
+    name: what a user knows it by. uuid: as NVML has it, None where nobody tells. capability: its
+    compute capability. stream: its cudaStream_t.
     Every method but :meth:`current` is to be called inside a block of that one.
     """
 
     name: str
+    uuid: str | None = None
     capability: tuple[int, int]
     stream: int
 

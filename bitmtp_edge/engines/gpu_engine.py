@@ -96,6 +96,10 @@ class GpuEngine(Engine):
     def device(self) -> str:
         return self._device.name
 
+    @property
+    def gpu(self) -> str | None:
+        return self._device.uuid
+
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
         with self._entered():
             return self._finished(self._begin(state, window))

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from .report import EnergyReport, Idle, PhaseEnergy, joules_per_token
 from .source import Reading, Source, SourceError
-from .trace import Integral, Point, between_moves, count, integrate
+from .trace import MIN_SAMPLES, Integral, Point, between_moves, count, integrate
 
 # Two samples further apart than so many of the sensor's periods, and than so many seconds (a busy
 # machine wakes a thread late), have a gap between them.
@@ -109,7 +109,8 @@ class Meter:
     def energy(self, start: float, end: float) -> PhaseEnergy:
         """What a stretch of the open window took, once there is a sample after it. Its ends are to
         have been marked."""
-        self._wait_until(lambda: _closes(self._readings, end) and self._has_moved(end), end)
+        if not self._too_short(start, end):
+            self._wait_until(lambda: _closes(self._readings, end) and self._has_moved(end), end)
         readings, trouble = self.readings(), self._trouble
         powers = [Point(reading.at, reading.total_mw / 1000) for reading in readings]
         power = integrate(powers, start, end, self.gap_s)
@@ -207,6 +208,10 @@ class Meter:
             return True
         return bool(self._moves) and since <= self._moves[-1].at <= self._readings[-1].at
 
+    def _too_short(self, start: float, end: float) -> bool:
+        """Whether a counter tells nothing of the stretch, however long one waits."""
+        return self._counts and end - start < MIN_SAMPLES * self.source.update_s
+
     def _wait_until(self, holds: Callable[[], bool], since: float) -> None:
         """Until a gap's time has passed, after which it would not help."""
         while self.now() < since + self.gap_s:
@@ -249,6 +254,10 @@ class Window:
     def mark_decode(self) -> None:
         """Prefill ends here. Without a mark, all is decoding."""
         self.decode = self._meter.mark()
+
+    def abandon(self) -> None:
+        """The window ends without a report."""
+        self._meter.release()
 
     def end(self, generated_tokens: int) -> EnergyReport:
         """What the window took until now. Waits for the sample after it: one period of the sensor,

@@ -13,8 +13,10 @@ import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.cli import main
+from bitmtp_edge.power import metering
 
 from ..export.tiny_models import write_folder
+from ..power.fake_metering import FakeMetering
 
 BLOCKS = ("--policy", "ar", "--policy", "speculative", "--policy", "hybrid")
 SHORT = ("--repeat", 1, "--max-new-tokens", 24)
@@ -29,6 +31,21 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = write_folder(folder / "checkpoint", max_position_embeddings=256)
     export_bundle(source.path, folder / "bundle")
     return folder / "bundle"
+
+
+@pytest.fixture(autouse=True)
+def no_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No verb finds a power sensor by itself, so that tests say the same on every machine."""
+    for order in ("METER_ORDER_GPU", "METER_ORDER_CPU"):
+        monkeypatch.setattr(metering, order, ())
+
+
+@pytest.fixture
+def meter(monkeypatch: pytest.MonkeyPatch) -> FakeMetering:
+    """Every session's meter, whose figures are known."""
+    fake = FakeMetering()
+    monkeypatch.setattr(metering.Metering, "open", lambda *rest, **more: fake)
+    return fake
 
 
 @dataclass(frozen=True)

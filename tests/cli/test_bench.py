@@ -15,6 +15,7 @@ from bitmtp_edge.decode.stopping import StopRules
 from bitmtp_edge.engines.base import ReplayState, Role, StepOutput, Window
 from bitmtp_edge.timed_engine import TimedEngine
 
+from ..power.fake_metering import SHORT, FakeMetering
 from .conftest import Verb
 
 
@@ -44,6 +45,34 @@ def test_json_has_the_figures_of_every_policy(verb: Verb, bundle: Path, prompts:
     assert steps.keys() >= {("draft", 1, 1), ("verify", 1, 1), ("verify", 5, 5)}
     assert all(s["count"] > 0 and s["median_ms"] > 0 for s in report["steps"])
     assert {role for role, *_ in steps} == set(get_args(Role))
+
+
+def test_joules_of_every_policy(
+    verb: Verb, bundle: Path, prompts: Path, meter: FakeMetering
+) -> None:
+    limits = ("--prompts", prompts, "--repeat", 2, "--max-new-tokens", 16)
+    report = verb("bench", bundle, *limits, "--json").json
+    assert report["energy"] == "fake: VDD_IN"
+    for policy in report["policies"]:
+        assert policy["joules_per_token"] == pytest.approx(0.2)
+        assert policy["joules_quartiles"] == pytest.approx([0.2, 0.2])
+        assert (policy["watts"], policy["measured_replies"]) == (2.0, 4)
+        assert policy["energy_reason"] is None
+    assert report["replies"][0]["joules_per_token"] == pytest.approx(0.2)
+    lines = verb("bench", bundle, *limits).out.splitlines()
+    assert lines[2].split()[-2:] == ["J/token", "W"]
+    assert lines[3].split()[-2:] == ["0.2", "2"]
+    assert "ar, J/token: median of 4 of 4 replies, quartiles 0.2 .. 0.2" in lines
+
+
+def test_replies_too_short_for_the_sensor(
+    verb: Verb, bundle: Path, prompts: Path, meter: FakeMetering
+) -> None:
+    limits = ("--prompts", prompts, "--repeat", 1, "--max-new-tokens", 3)
+    ar = verb("bench", bundle, *limits, "--json").json["policies"][0]
+    assert (ar["joules_per_token"], ar["measured_replies"]) == (None, 0)
+    assert ar["energy_reason"] == SHORT
+    assert f"ar, J/token: {SHORT}" in verb("bench", bundle, *limits).out
 
 
 def test_several_gammas_share_one_baseline(

@@ -18,6 +18,7 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.session import Session
 
 from ..decode.trace_engine import cost_table
+from ..power.fake_metering import FakeMetering
 from .conftest import Done, Verb
 
 KEYS = {
@@ -53,6 +54,34 @@ def test_json_is_one_object_with_the_promised_keys(verb: Verb, bundle: Path) -> 
     assert done.json["policy"] == "nested"
     assert done.json["energy"] is None and done.json["energy_reason"]
     assert done.err == ""
+
+
+def test_energy_in_json_and_text(verb: Verb, bundle: Path, meter: FakeMetering) -> None:
+    arguments = ("run", bundle, "--prompt", "Hi", "--max-new-tokens", 12)
+    done = verb(*arguments, "--json")
+    energy = done.json["energy"]
+    assert energy["joules_per_token"] == pytest.approx(0.2)
+    assert (energy["source"], energy["total_is"]) == ("fake", "VDD_IN")
+    assert done.json["energy_reason"] is None
+    assert "0.2 J/token at 2 W" in verb(*arguments).err
+    assert meter.closed
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [("auto", "no power source works here"), ("off", "the meter is off (--energy off)")],
+)
+def test_no_energy_and_why(verb: Verb, bundle: Path, option: str, why: str) -> None:
+    arguments = ("run", bundle, "--prompt", "Hi", "--max-new-tokens", 4, "--energy", option)
+    done = verb(*arguments, "--json")
+    assert done.json["energy"] is None
+    assert why in done.json["energy_reason"]
+    assert "J/token" not in verb(*arguments).err
+
+
+def test_a_power_source_that_is_none(verb: Verb, bundle: Path) -> None:
+    told = verb("run", bundle, "--prompt", "Hi", "--energy", "magic").refused()
+    assert "there is no power source 'magic'" in told
 
 
 @pytest.mark.parametrize("policy", ["ar", "nested"])

@@ -30,8 +30,10 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.stopping import StopRules
 from bitmtp_edge.errors import UserError
+from bitmtp_edge.power.metering import Metering
 from bitmtp_edge.text.tokenizer import Tokenizer
 
+from ..power.fake_metering import SHORT, FakeMetering
 from .fake_engines import HashEngine, ScriptedEngine
 
 LETTERS = "abcdefghij"
@@ -92,6 +94,37 @@ def test_a_reply_to_the_length_limit(tokenizer: Tokenizer) -> None:
     assert (result.engine, result.policy) == ("scripted", "nested")
     assert result.policy_settings == {"gamma": 4, "kv4_from_segment": None, "recent_n": 0}
     assert json.loads(json.dumps(asdict(result)))["sampling"]["temperature"] == 0.0
+
+
+def test_the_energy_of_a_reply(tokenizer: Tokenizer) -> None:
+    metering = FakeMetering()
+    result = generate(scripted(4, [4, 2, 0, 0]), tokenizer, [0], 10, NO_STOP, metering=metering)
+    assert metering.calls == ["begin", "decode", "end 10"]
+    assert (result.joules_per_token, result.watts) == (pytest.approx(0.2), 2.0)
+    assert (result.no_joules, result.energy_reason) == (None, None)
+    assert result.energy is not None
+    assert result.energy["prefill"]["joules"] == pytest.approx(1.0)
+    json.dumps(asdict(result), allow_nan=False)
+
+
+def test_a_meter_that_gives_no_figure(tokenizer: Tokenizer) -> None:
+    result = generate(scripted(4, [2]), tokenizer, [0], 3, NO_STOP, metering=FakeMetering())
+    assert result.energy is not None and result.energy["joules"] is None
+    assert (result.joules_per_token, result.no_joules) == (None, SHORT)
+
+
+def test_no_meter_and_why(tokenizer: Tokenizer) -> None:
+    metering = Metering(None, "no power source works here")
+    result = generate(scripted(4, [2]), tokenizer, [0], 3, NO_STOP, metering=metering)
+    assert (result.energy, result.no_joules) == (None, "no power source works here")
+
+
+def test_a_prompt_that_does_not_fit_leaves_no_window(tokenizer: Tokenizer) -> None:
+    metering = FakeMetering()
+    decoder, _ = hashed(AutoRegressive(), context=8)
+    with pytest.raises(UserError):
+        generate(decoder, tokenizer, [0] * 9, 3, NO_STOP, metering=metering)
+    assert metering.calls == ["begin", "abandon"]
 
 
 @pytest.mark.parametrize(
