@@ -1,4 +1,4 @@
-"""Predict whether a bundle fits a board, with which context and how fast."""
+"""Predict whether a bundle fits a board, in which context, how fast."""
 
 from __future__ import annotations
 
