@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 
 from bitmtp_edge.builtin_traces import built_in
-from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.policies import AutoRegressive, Hybrid, NestedSelfSpeculation, Policy
 from bitmtp_edge.export.synthetic import describe_synthetic
 from bitmtp_edge.planning import SHORT, plan
-from bitmtp_edge.power import registry
-from bitmtp_edge.power.ina3221 import Ina3221
-from bitmtp_edge.power.source import Where
 from bitmtp_edge.profiles import load_profile
-
-from .boards import write_board
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "jetson.md").read_text(encoding="utf-8")
@@ -70,24 +64,6 @@ def test_predictions_are_what_plan_says(row: list[str]) -> None:
 
 def test_there_are_predictions() -> None:
     assert len(PREDICTED) > 8
-
-
-def test_the_script_that_measures_joules(
-    tiny_bundle: Bundle,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """On a sensor that always tells 30.2 W; a tiny model's reply is too short for a figure."""
-    rail = {"name": "ina3221", "in1_label": "VDD_IN", "in1_input": "5024", "curr1_input": "6020"}
-    write_board(tmp_path, {f"sys/class/hwmon/hwmon1/{name}": text for name, text in rail.items()})
-    monkeypatch.setattr(registry, "open_source", lambda **_: Ina3221(Where(tmp_path)))
-    monkeypatch.setattr("sys.argv", ["joules.py", str(tiny_bundle.path), "the hat"])
-    (script,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    shorter = script.replace("measure_idle(2.0)", "measure_idle(0.3)")
-    exec(compile(shorter, "joules.py", "exec"), {"__name__": "__main__"})
-    told = capsys.readouterr().out.splitlines()[-2:]
-    assert " W of VDD_IN" in told[0] and told[1].startswith("idle: 30.2")
 
 
 # ---- messages ------------------------------------------------------------------------------------
