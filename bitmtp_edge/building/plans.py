@@ -10,12 +10,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..bundle import WEIGHTS_FILE, Bundle, sha256_of
 from ..engines.base import ReplayState
 from ..engines.gpu_probe import launch_one
 from ..engines.pycuda_device import PycudaDevice
-from ..engines.tensorrt_api import register_plugins
+from ..engines.tensorrt_api import register_plugins, started
 from ..engines.tensorrt_library import BUILD, PluginLibrary
 from ..engines.tensorrt_manifest import (
     SCHEMA,
@@ -90,21 +91,24 @@ def build_plans(bundle: Bundle, states: Sequence[ReplayState], told: Told) -> Bu
 def _build_each(
     bundle: Bundle, manifest: PlanManifest, states: Sequence[ReplayState]
 ) -> PlanManifest:
+    runtime = started("Runtime")
     with Progress(len(states), "engines for TensorRT", "engines") as progress:
         for state in states:
             progress.note = state_name(state)
-            manifest = _build(bundle, manifest, state)
+            manifest = _build(bundle, manifest, state, runtime)
             progress.advance()
     return manifest
 
 
-def _build(bundle: Bundle, manifest: PlanManifest, state: ReplayState) -> PlanManifest:
+def _build(
+    bundle: Bundle, manifest: PlanManifest, state: ReplayState, runtime: Any
+) -> PlanManifest:
     """Builds one plan, and lists it."""
     name = state_name(state)
     tensors = engine_tensors(bundle, state)
     network = fixed_network(bundle, state).SerializeToString()
     plan = build_plan(network, tensors, f"the network of {name}")
-    engine = deserialised(plan, tensors, f"{name}, built just now")
+    engine = deserialised(runtime, plan, tensors, f"{name}, built just now")
     with new_file(plan_path(bundle, name)) as file:
         file.write(plan)
     entry = PlanEntry(

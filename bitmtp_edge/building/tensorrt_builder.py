@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engines.tensorrt_api import error_log, import_tensorrt
+from ..engines.tensorrt_api import error_log, import_tensorrt, started
 from ..engines.tensorrt_tensors import EngineTensors, spec_of
 from ..errors import UserError
 from ..operators import Spec
@@ -26,8 +26,7 @@ def build_plan(network_bytes: bytes, tensors: EngineTensors, where: str) -> byte
     """
     trt: Any = import_tensorrt()
     log = error_log()
-    log.take()
-    builder = trt.Builder(log.handle)
+    builder = started("Builder")
     # TensorRT 11 knows no other networks, and ignores the flag.
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log.handle)

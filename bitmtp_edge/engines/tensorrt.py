@@ -15,7 +15,7 @@ from .gpu_engine import GpuEngine
 from .gpu_step import StepOutputBlock
 from .pycuda_device import PycudaDevice
 from .step_layout import SharedBlock, StepInputs, in_a_row
-from .tensorrt_api import register_plugins
+from .tensorrt_api import register_plugins, started
 from .tensorrt_library import PluginLibrary
 from .tensorrt_manifest import (
     build_command,
@@ -52,6 +52,7 @@ class TensorRTEngine(GpuEngine):
                 register_plugins(library)
                 self._manifest = checked_manifest(bundle, built_for(bundle, device, library))
                 super().__init__(bundle, device, library, None)
+                self._runtime = started("Runtime")
                 most = max(entry.scratch for entry in self._manifest.engines.values())
                 self._scratch = device.allocate(most, "what steps keep between operators")
                 self._outputs = SharedBlock(
@@ -87,7 +88,7 @@ class TensorRTEngine(GpuEngine):
         path = plan_path(self.bundle, state_name(state))
         where = f"{path}: build it again with  {build_command(self.bundle, [state])}"
         tensors = engine_tensors(self.bundle, state)
-        engine = deserialised(plan, tensors, where)
+        engine = deserialised(self._runtime, plan, tensors, where)
         offsets, size = in_a_row(tensors.outputs)
         outputs = StepOutputBlock(
             self._device,
@@ -118,4 +119,4 @@ class TensorRTEngine(GpuEngine):
 
     def _release(self) -> None:
         super()._release()
-        del self._scratch, self._outputs, self._host_outputs
+        del self._runtime, self._scratch, self._outputs, self._host_outputs

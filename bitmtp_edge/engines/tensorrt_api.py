@@ -95,10 +95,15 @@ def error_log() -> ErrorLog:
     return ErrorLog()
 
 
-@functools.cache
-def runtime() -> Any:
-    """TensorRT's IRuntime, one for the process. The device's context is to be current."""
-    return import_tensorrt().Runtime(error_log().handle)
+def started(kind: str) -> Any:
+    """TensorRT's object ``kind``, "Runtime" or "Builder", in the context that is current. Raises
+    UserError where TensorRT makes none."""
+    log = error_log()
+    log.take()
+    try:
+        return getattr(import_tensorrt(), kind)(log.handle)
+    except TypeError:  # what the bindings make of a null pointer
+        raise UserError(f"TensorRT does not start ({log.told()})") from None
 
 
 def register_plugins(library: PluginLibrary) -> None:

@@ -13,17 +13,20 @@ from .gpu_device import Block
 from .gpu_engine import StepPlan
 from .gpu_step import StepOutputBlock
 from .step_layout import StepInputs
-from .tensorrt_api import error_log, import_tensorrt, runtime
+from .tensorrt_api import error_log, import_tensorrt
 from .tensorrt_library import CapturedGraph, PluginLibrary
 from .tensorrt_tensors import EngineTensors, spec_of
 
 
-def deserialised(plan: bytes, expected: EngineTensors, where: str) -> Any:
-    """The ICudaEngine of ``plan``. Raises UserError where TensorRT does not take it, or its tensors
-    are not the ``expected`` ones. ``where``: what messages name, and the command that mends it."""
+def deserialised(runtime: Any, plan: bytes, expected: EngineTensors, where: str) -> Any:
+    """The ICudaEngine of ``plan``, by an IRuntime.
+
+    Raises UserError where TensorRT does not take it, or its tensors are not the ``expected`` ones.
+    ``where``: what messages name, and the command that mends it.
+    """
     log = error_log()
     log.take()
-    engine = runtime().deserialize_cuda_engine(plan)
+    engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         raise UserError(f"TensorRT does not take the engine ({log.told()}): {where}")
     trt: Any = import_tensorrt()

@@ -320,6 +320,13 @@ def test_a_close_that_fails_lets_go_as_well(built_ternary: Bundle, board: Board)
     board.at_rest()
 
 
+def test_tensorrt_that_does_not_start(built_ternary: Bundle, board: Board) -> None:
+    board.trt.refusal["start"] = "no CUDA"
+    with pytest.raises(UserError, match=r"^TensorRT does not start \(no CUDA\)$"):
+        TensorRTEngine(built_ternary)
+    board.at_rest()
+
+
 @pytest.mark.parametrize("what", ["context", "address"])
 def test_tensorrt_refuses(built_ternary: Bundle, board: Board, what: str) -> None:
     kind = {"context": "makes no execution context", "address": "takes no address for 'token_ids'"}

@@ -17,6 +17,7 @@ from bitmtp_edge.engines.base import NotBuilt
 from bitmtp_edge.engines.pycuda_device import PycudaDevice
 from bitmtp_edge.engines.registry import open_engine
 from bitmtp_edge.engines.tensorrt import TensorRTEngine
+from bitmtp_edge.engines.tensorrt_api import started
 from bitmtp_edge.engines.tensorrt_manifest import plan_folder
 from bitmtp_edge.engines.tensorrt_plans import deserialised
 from bitmtp_edge.engines.tensorrt_tensors import engine_tensors
@@ -160,7 +161,7 @@ def test_an_engine_with_other_tensors(built: Bundle, board: Board) -> None:
         device.current(),
         pytest.raises(UserError) as caught,
     ):
-        deserialised(plan, engine_tensors(built, states[5]), "that file")
+        deserialised(started("Runtime"), plan, engine_tensors(built, states[5]), "that file")
     told = "input 'token_ids' is int32[1], expected int32[5]: that file"
     assert str(caught.value) == f"the engine has other tensors: {told}"
     device.close()

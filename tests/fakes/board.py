@@ -31,7 +31,6 @@ from .gpu import FakeGpu
 _CACHES: tuple[Any, ...] = (
     tensorrt_api.import_tensorrt,
     tensorrt_api.error_log,
-    tensorrt_api.runtime,
     tensorrt_api._load_plugins,
 )
 

@@ -99,7 +99,7 @@ class Built:
 class FakeTensorRT:
     """gpu: where it runs. version: "10.3.0.30" or "11.1.0.106". library: the plugins that it can
     load. operators: the creators in it. built: what was, in order. deserialised, contexts,
-    executed: how often. refusal: what the next "parse", "build", "deserialise", "context",
+    executed: how often. refusal: what the next "start", "parse", "build", "deserialise", "context",
     "address" or "execute" says as it fails. loaded: the libraries. before_build: is called with the
     number of engines built so far."""
 
@@ -183,6 +183,8 @@ class Builder(Strict):
     def __init__(self, trt: FakeTensorRT, logger: ILogger) -> None:
         assert isinstance(logger, ILogger)
         trt.gpu.require_current()
+        if trt.fails("start", logger):
+            raise TypeError("pybind11::init(): factory function returned nullptr")
         self._trt, self._logger = trt, logger
 
     def create_network(self, flags: int = 0) -> Network:
@@ -406,6 +408,8 @@ class Runtime(Strict):
     def __init__(self, trt: FakeTensorRT, logger: ILogger) -> None:
         assert isinstance(logger, ILogger)
         trt.gpu.require_current()
+        if trt.fails("start", logger):
+            raise TypeError("pybind11::init(): factory function returned nullptr")
         self._trt, self._logger = trt, logger
 
     def deserialize_cuda_engine(self, serialized_engine: bytes) -> Engine | None:
