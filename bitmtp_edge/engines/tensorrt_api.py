@@ -3,7 +3,8 @@
 No TensorRT that builds or runs was at hand when this was written. What is called, here, in
 :mod:`.tensorrt_plans` and in ``building``, was looked up for both ends of the range in the sources
 of the bindings (github.com/NVIDIA/TensorRT, python/src on the branches release/10.3 and
-release/11.1), and the runtime's part in the bindings of tensorrt-lean 11.4 as well:
+release/11.1). Tests hold the runtime's part to the bindings of tensorrt-lean 11.4, and run the
+builder's on those of TensorRT-RTX 1.7.
 
 - The network flag STRONGLY_TYPED is what 10.3 needs; 11 keeps the name and ignores it. Precision
   flags, calibrators and ``ITensor.dtype = ...`` are gone in 11, and nothing here needs them.
