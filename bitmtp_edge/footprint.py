@@ -102,8 +102,7 @@ def kv_bytes(bundle: Bundle, segment: int) -> int:
 
 
 def workspace_bytes(nodes: Sequence[Node], state: ReplayState) -> int:
-    """The most that a CUDA kernel of ``nodes`` asks for in a step of ``state``, on a GPU without
-    thread block clusters (before compute capability 9.0): with them attention asks for less."""
+    """The most that a CUDA kernel of ``nodes`` asks for in a step of ``state``."""
     attention = {
         tuple(int(node.attributes[name]) for name in ("num_heads", "head_dim"))
         for node in nodes
@@ -119,22 +118,18 @@ def workspace_bytes(nodes: Sequence[Node], state: ReplayState) -> int:
 
 
 # Attention's workspace, as plugins/cuda/attention_layout.cuh lays it out: positions form units,
-# wider ones further on, and eight units an octet.
-_UNIT_WIDTHS = ((2048, 128), (8192, 256))  # positions below the first number: so many a unit
+# wider ones further on.
+_UNIT_WIDTHS = ((2048, 64), (8192, 256))  # positions below the first number: so many a unit
 _LAST_UNIT_WIDTH = 512
-_OCTET = 8
 _MOST_PARTIALS = 64 << 20
 
 
 def attention_workspace(width: int, capacity: int, heads: int, head_dim: int) -> int:
     """Bytes that NestedKVAttention asks for, of ``width`` rows behind up to ``capacity``."""
     units = _units(capacity + width)
-    octets = -(-units // _OCTET)
-    row = (units + octets) * heads * (head_dim + 2) * 4
-    fit = _MOST_PARTIALS // row // 8 * 8
+    fit = _MOST_PARTIALS // (units * heads * (head_dim + 2) * 4) // 8 * 8
     rows = width if fit >= width else min(width, 8) if fit < 8 else fit
-    vectors = rows * heads
-    parts = [count * vectors * size for count in (units, octets) for size in (head_dim * 4, 8)]
+    parts = [units * rows * heads * size for size in (head_dim * 4, 8)]
     return sum(-(-part // ALIGNMENT) * ALIGNMENT for part in parts)
 
 

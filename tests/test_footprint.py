@@ -125,7 +125,7 @@ int main() {
   bitmtp_nested_kv_attention_args a = {};
   a.Hkv = 1;
   while (std::scanf("%d %d %d %d", &a.M, &a.capacity, &a.H, &a.D) == 4)
-    std::printf("%lld\\n", (long long)bitmtp::cuda::attention::attention_layout(a, false).bytes);
+    std::printf("%lld\\n", (long long)bitmtp::cuda::attention::attention_layout(a).bytes);
 }
 """
 

@@ -1,9 +1,8 @@
-// The heart of NestedKVAttention on a GPU: up to two tiles of eight query vectors over a step of 16 positions, by a pair of warps. Each
-// warp dots one score tile of eight keys, and adds up the values of all sixteen in half of the columns.
+// The heart of NestedKVAttention on a GPU: a tile of eight query vectors over a step of 16 positions, by one warp.
 //
-// Dots run on the tensor cores with fp32's accuracy: a query, and later a softmax weight, is split in two fp16 numbers that fill the
-// two halves of an instruction's sixteen rows, while codes are exact in fp16. The same instructions run for one query vector and
-// for eight, and tiles never meet, so a row's bits cannot depend on those.
+// Dots run on the tensor cores with fp32's accuracy: a query, and later a softmax weight, is split in two fp16 numbers, each of which
+// takes an instruction, while codes are exact in fp16. The same instructions run for one query vector and for eight, and vectors never
+// meet, so a row's bits cannot depend on those.
 #pragma once
 
 #include <cstdint>
@@ -17,144 +16,99 @@ namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-// Reads slot n of a feeder.
-template <int D, bool kNested>
-struct SlotReader {
-  using S = Stored<D, kNested>;
-  uint32_t slot;  // shared address
-
-  // Words of key `key` of the step from byte `at` of its head, or of what of its value the warp adds up.
-  template <int words>
-  __device__ __forceinline__ void load(uint32_t (&x)[words], bool value, bool fine, int32_t key, int32_t at) const {
-    const int32_t piece = at >> 4;
-    const int32_t place = value ? staged_value<S::kRow / 2>(key, piece) : staged_key<S::kRow>(key % kKeys, piece);
-    const uint32_t address = slot + (fine ? S::kPlane : 0) + place + (at & 15);
-    if constexpr (words == 4) {
-      const uint4 v = load_shared16(address);
-      x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    } else if constexpr (words == 2) {
-      const uint2 v = load_shared8(address);
-      x[0] = v.x, x[1] = v.y;
-    } else {
-      x[0] = load_shared4(address);
-    }
-  }
-};
-
-// Dots of a tile with the warp's eight keys of a step, zero points on, over the even and the odd steps of the sum: elements 0 and 1
-// (high parts), 2 and 3 (low parts) are those of query vector lane/4 with keys key_of(2*(lane%4)) and key_of(2*(lane%4) + 1). Odd steps
-// of nibbles count sixteenfold.
-struct Dots {
-  float even[4], odd[4];
-};
-
-// Steps share what is loaded of the queries: fragments of kTiles tiles from shared address `queries` on.
-template <int D, bool kNested, bool kFine, int kTiles, int kSteps, class Reader>
-__device__ __forceinline__ void dot_keys(const Reader (&readers)[kSteps], int32_t half, uint32_t queries, int32_t lane,
-                                         Dots (&dots)[kSteps][kTiles]) {
-  const int32_t key = kKeys * half + key_of(lane / 4), thread = lane % 4;
-  constexpr int kWords = D / 32;
-  uint32_t base[kSteps][kWords], refinement[kSteps][kWords];
-#pragma unroll
-  for (int32_t s = 0; s < kSteps; ++s) {
-    if constexpr (kNested) {
-      readers[s].load(base[s], false, false, key, 4 * kWords * thread);
-      if (kFine) readers[s].load(refinement[s], false, true, key, 4 * kWords * thread);
-    }
-#pragma unroll
-    for (int32_t t = 0; t < kTiles; ++t) dots[s][t] = Dots{};
-  }
+// Dots of a step's keys, zero points on: element 2*k + v is that of key lane/4 + 8*k with query vector 2*(lane%4) + v, added to
+// start[v]. Fragments of the queries start at shared address `queries`.
+template <int D, bool kNested, bool kFine>
+__device__ __forceinline__ void dot_keys(const Keys<D, kNested> &keys, uint32_t queries, int32_t lane, const float (&start)[2],
+                                         float (&dots)[4]) {
+  // Even and odd steps of the sum, high and low parts of the query: four sums, so that none waits long for the one before.
+  float even_high[4] = {start[0], start[1], start[0], start[1]}, even_low[4] = {}, odd_high[4] = {}, odd_low[4] = {};
 #pragma unroll
   for (int32_t w = 0; w < D / 32; ++w) {
-    uint32_t x[kSteps][4];
+    uint32_t even[4], odd[4];
 #pragma unroll
-    for (int32_t s = 0; s < kSteps; ++s) {
+    for (int32_t k = 0; k < 2; ++k) {
       if constexpr (!kNested) {
-        readers[s].load(x[s], false, false, key, 16 * (4 * w + thread));
+        const uint32_t(&x)[Keys<D, kNested>::kWords] = keys.base[k];
+        even[k] = x[4 * w], even[k + 2] = x[4 * w + 1], odd[k] = x[4 * w + 2], odd[k + 2] = x[4 * w + 3];
       } else if constexpr (kFine) {
-        const uint32_t low = composed_low(base[s][w], refinement[s][w]), high = composed_high(base[s][w], refinement[s][w]);
-        x[s][0] = low & 0x00FF00FFu, x[s][1] = low >> 8 & 0x00FF00FFu, x[s][2] = high & 0x00FF00FFu, x[s][3] = high >> 8 & 0x00FF00FFu;
+        const uint32_t low = composed_low(keys.base[k][w], keys.refinement[k][w]);
+        const uint32_t high = composed_high(keys.base[k][w], keys.refinement[k][w]);
+        even[k] = low & 0x00FF00FFu, even[k + 2] = low >> 8 & 0x00FF00FFu;
+        odd[k] = high & 0x00FF00FFu, odd[k + 2] = high >> 8 & 0x00FF00FFu;
       } else {
-        const uint32_t low = base[s][w], high = low >> 8;
-        x[s][0] = low & 0x000F000Fu, x[s][1] = high & 0x000F000Fu, x[s][2] = low & 0x00F000F0u, x[s][3] = high & 0x00F000F0u;
+        const uint32_t low = keys.base[k][w], high = low >> 8;
+        even[k] = low & 0x000F000Fu, even[k + 2] = high & 0x000F000Fu;
+        odd[k] = low & 0x00F000F0u, odd[k + 2] = high & 0x00F000F0u;
       }
     }
-#pragma unroll
-    for (int32_t t = 0; t < kTiles; ++t) {
-      const uint32_t at = queries + ((t * (D / 16) + 2 * w) * 32 + lane) * 16;
-      const uint4 even = load_shared16(at), odd = load_shared16(at + 32 * 16);
-#pragma unroll
-      for (int32_t s = 0; s < kSteps; ++s) {
-        mma(dots[s][t].even, even, x[s][0], x[s][1]);
-        mma(dots[s][t].odd, odd, x[s][2], x[s][3]);
-      }
-    }
+    const uint32_t at = queries + (2 * w * 32 + lane) * 16;
+    const uint4 q = load_shared16(at), r = load_shared16(at + 32 * 16);
+    mma(even_high, even, q.x, q.y);
+    mma(odd_high, odd, r.x, r.y);
+    mma(even_low, even, q.z, q.w);
+    mma(odd_low, odd, r.z, r.w);
   }
+  constexpr float kOdd = kNested && !kFine ? 0.0625f : 1.0f;  // nibbles of odd steps stand four bits higher
+#pragma unroll
+  for (int32_t i = 0; i < 4; ++i) dots[i] = fma_(add(odd_high[i], odd_low[i]), kOdd, add(even_high[i], even_low[i]));
 }
 
-// Sums of a tile over a slice's keys, in half of the columns: elements 0 and 1 by high parts of the weights, 2 and 3 by low ones, of
-// query vector lane/4 and places 8*i + 2*(lane%4) and the next.
+// Sums of values: elements 2*r + v of tile i are column column_of(i, r) of the lane/4-th eighth, for query vector 2*(lane%4) + v.
 template <int D>
 struct Sums {
   float tile[D / 16][4];
 };
 
-// Adds the step's values, weighted. Weights are fragments of both score tiles.
-template <int D, bool kNested, bool kFine, int kTiles, class Reader>
-__device__ __forceinline__ void add_values(const Reader &reader, const uint4 (&weights)[kTiles], int32_t lane,
-                                           Sums<D> (&sums)[kTiles]) {
-  const int32_t n = lane / 4, thread = lane % 4;
-  const auto feed = [&](int32_t i, uint32_t first, uint32_t second) {
+// Softmax weights as the tensor cores take them: of keys value_of(lane%4, 0 and 1) and (2 and 3), for query vector lane/4.
+struct WeightParts {
+  uint32_t high[2], low[2];
+};
+// From those of key lane/4 + 8*k for query vector 2*(lane%4) + v, element 2*k + v.
+__device__ __forceinline__ WeightParts weight_parts(const float (&weights)[4]) {
+  WeightParts parts;
 #pragma unroll
-    for (int32_t t = 0; t < kTiles; ++t) mma(sums[t].tile[i], weights[t], first, second);
+  for (int32_t k = 0; k < 2; ++k) {
+    uint32_t high, low;
+    split(weights[2 * k], weights[2 * k + 1], high, low);
+    parts.high[k] = transposed(high), parts.low[k] = transposed(low);
+  }
+  return parts;
+}
+
+// Adds the step's values, weighted.
+template <int D, bool kNested, bool kFine>
+__device__ __forceinline__ void add_values(const Values<D, kNested> &values, const WeightParts &weights, Sums<D> &sums) {
+  const auto feed = [&](int32_t tile, const uint32_t (&x)[4]) {
+    mma(sums.tile[tile], x, weights.high[0], weights.high[1]);
+    mma(sums.tile[tile], x, weights.low[0], weights.low[1]);
   };
-  const auto key = [&](int32_t i, int32_t k) { return kKeys * i + key_of(2 * thread + k); };  // score tile, which of the thread's two
-  if constexpr (kNested) {
-    // A word is eight columns: at D = 128 of one n, at D = 64 of two, its low nibbles and its high ones.
-    const int32_t at = 4 * (D == 64 ? n / 2 : n);
-    uint32_t low[2][2], high[2][2];
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
+  for (int32_t w = 0; w < Values<D, kNested>::kWords; ++w) {
+    if constexpr (!kNested) {
+      const auto &v = values.base;
+      const uint32_t x[4] = {__byte_perm(v[0][w], v[1][w], 0x5410), __byte_perm(v[0][w], v[1][w], 0x7632),
+                             __byte_perm(v[2][w], v[3][w], 0x5410), __byte_perm(v[2][w], v[3][w], 0x7632)};
+      feed(w, x);
+    } else {
+      uint32_t low[4], high[4];
 #pragma unroll
-      for (int32_t k = 0; k < 2; ++k) {
-        uint32_t base[1], refinement[1];
-        reader.load(base, true, false, key(i, k), at);
-        if (kFine) reader.load(refinement, true, true, key(i, k), at);
-        low[i][k] = kFine ? composed_low(base[0], refinement[0]) : base[0];
-        high[i][k] = kFine ? composed_high(base[0], refinement[0]) : base[0];
-        if (D == 64 && n % 2 == 1) low[i][k] = kFine ? high[i][k] : base[0] >> 4;
-      }
-    }
-#pragma unroll
-    for (int32_t c = 0; c < 4; ++c) {
-      const uint32_t bytes = 0x4400u + 0x1111u * c;  // byte c of the two keys to bytes 0 and 2
-      uint32_t x[2], y[2];
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) {
-        const uint32_t l = __byte_perm(low[i][0], low[i][1], bytes);
-        x[i] = kFine ? low_bytes(l) : low_nibbles(l);
-        if (D == 64) continue;
-        const uint32_t h = kFine ? __byte_perm(high[i][0], high[i][1], bytes) : l;
-        y[i] = kFine ? low_bytes(h) : high_nibbles(h);
-      }
-      feed(c, x[0], x[1]);
-      if constexpr (D == 128) feed(4 + c, y[0], y[1]);
-    }
-  } else {
-    constexpr int kWords = D / 32;                               // of a key, two columns each
-    constexpr int kAtOnce = kTiles == 2 && kWords == 4 ? 2 : kWords;  // as registers allow
-#pragma unroll
-    for (int32_t part = 0; part < kWords; part += kAtOnce) {
-      uint32_t x[2][2][kAtOnce];
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int32_t k = 0; k < 2; ++k) reader.load(x[i][k], true, false, key(i, k), 4 * (kWords * n + part));
+      for (int32_t v = 0; v < 4; ++v) {
+        low[v] = kFine ? composed_low(values.base[v][w], values.refinement[v][w]) : values.base[v][w];
+        high[v] = kFine ? composed_high(values.base[v][w], values.refinement[v][w]) : 0;
       }
 #pragma unroll
-      for (int32_t w = 0; w < kAtOnce; ++w) {
-        feed(2 * (part + w), __byte_perm(x[0][0][w], x[0][1][w], 0x5410), __byte_perm(x[1][0][w], x[1][1][w], 0x5410));
-        feed(2 * (part + w) + 1, __byte_perm(x[0][0][w], x[0][1][w], 0x7632), __byte_perm(x[1][0][w], x[1][1][w], 0x7632));
+      for (int32_t c = 0; c < 4; ++c) {
+        const uint32_t bytes = 0x4400u + 0x1111u * c;  // byte c of two keys to bytes 0 and 2
+        uint32_t x[4];
+#pragma unroll
+        for (int32_t k = 0; k < 2; ++k) {
+          const uint32_t l = __byte_perm(low[2 * k], low[2 * k + 1], bytes);
+          const uint32_t h = kFine ? __byte_perm(high[2 * k], high[2 * k + 1], bytes) : l;
+          x[2 * k] = kFine ? low_bytes(l) : low_nibbles(l);
+          x[2 * k + 1] = kFine ? low_bytes(h) : high_nibbles(h);
+        }
+        feed(4 * w + c, x);
       }
     }
   }

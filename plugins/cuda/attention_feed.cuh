@@ -1,27 +1,25 @@
-// Brings a warp its keys and values: a ring of slots in shared memory, filled by asynchronous copies.
+// Where a warp's keys and values come from: rows of the history, which go straight from device memory to the registers that the tensor
+// cores read, and rows of the window, which take their places once they are there.
 //
-// A slot holds a score tile of keys, or a step's values in the half of the columns that the warp adds up; either is eight rows' worth
-// of bytes. A warp reads its own ring alone. First come the tiles of all steps, then the values of all steps.
+// A lane has of a step (16 positions) a quarter of keys lane/4 and lane/4 + 8, and the lane/4-th eighth of the columns of values
+// 2*(lane%4), the next, and those 8 further: see value_of.
 #pragma once
 
 #include <cstdint>
 
 #include "attention_layout.cuh"
 #include "attention_math.cuh"
+#include "attention_sight.cuh"
 #include "bitmtp/abi.h"
 
 namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-BITMTP_BOTH int32_t within(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
-
 template <int D, bool kNested>
 struct Stored {
-  static constexpr int kRow = kNested ? D / 2 : 2 * D;  // bytes of a head
-  static constexpr int kPlane = kKeys * kRow;           // of a slot; the refinement follows where it is read
+  static constexpr int kRow = kNested ? D / 2 : 2 * D;  // bytes of a head, of one plane
   static constexpr int kOwnRow = (kNested ? 4 : 2) * kRow;  // of a window row that a thread block rounds for itself
-  static constexpr int kRing = kNested ? 8 * kPlane : 4 * kPlane;
 };
 
 // One KV head of a window's stored rows, in device or shared memory, one row every `stride` bytes.
@@ -32,21 +30,134 @@ struct WindowRows {
   int32_t scale_stride, value_scale;
 };
 
-// The part of a unit that one warp reads. `steps` is even; those past the window are zeros.
+BITMTP_BOTH int32_t value_of(int32_t thread, int32_t v) { return 2 * thread + v % 2 + 8 * (v / 2); }
+
+// A lane's share of a step.
+template <int D, bool kNested>
+struct Keys {
+  static constexpr int kWords = Stored<D, kNested>::kRow / 16;
+  uint32_t base[2][kWords], refinement[2][kNested ? kWords : 1];
+};
+template <int D, bool kNested>
+struct Values {
+  static constexpr int kWords = Stored<D, kNested>::kRow / 32;
+  uint32_t base[4][kWords], refinement[4][kNested ? kWords : 1];
+};
+// Of keys lane/4 and lane/4 + 8, and of their values, as stored.
+struct Scales {
+  uint16_t key[2], value[2];
+};
+
+template <int words>
+__device__ __forceinline__ void load_words(uint32_t *x, const void *from) {
+  if constexpr (words == 4) {
+    const uint4 v = *static_cast<const uint4 *>(from);
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+  } else if constexpr (words == 2) {
+    const uint2 v = *static_cast<const uint2 *>(from);
+    x[0] = v.x, x[1] = v.y;
+  } else {
+    x[0] = *static_cast<const uint32_t *>(from);
+  }
+}
+
 template <int D, bool kNested>
 struct Feeder {
   using S = Stored<D, kNested>;
+  using KeyShare = Keys<D, kNested>;
+  using ValueShare = Values<D, kNested>;
 
   const bitmtp_nested_kv_attention_args &a;
   const uint8_t *own;  // stored rows of a narrow window, in shared memory: keys, values, refinement of both; then scales
-  uint32_t ring;     // shared address
-  uint32_t scales;   // float [steps, 4, 4]: of codes of the two keys of each quarter of a warp, then of their values
-  int32_t first;     // position of step 0
+  int32_t first;       // position of step 0
   int32_t history, kv4;
-  int32_t kv, half, lane;
-  int32_t steps, slots, slot_bytes;
+  int32_t kv, lane;
+  // Places in the history of this lane's shares: words of a plane from its start, of which a plane has fewer than 2^32, and scales. Those
+  // of the step to be fetched next, and of the last row, which is read in place of rows past the end: they are replaced later.
+  uint32_t key_at, last_key, value_at, last_value, scale_at, last_scale;
 
-  // Made where it is needed, which is seldom: its parts are not worth registers.
+  __device__ __forceinline__ Feeder(const bitmtp_nested_kv_attention_args &args, const uint8_t *window_rows, int32_t first_position,
+                                    int32_t length, int32_t coarse, int32_t head, int32_t its_lane)
+      : a(args), own(window_rows), first(first_position), history(length), kv4(coarse), kv(head), lane(its_lane) {
+    const uint32_t key = kv * (S::kRow / 4) + key_word(), value = (a.Hkv + kv) * (S::kRow / 4) + value_word();
+    const uint32_t last = history - 1;
+    key_at = (first + lane / 4) * row_words() + key, last_key = last * row_words() + key;
+    value_at = (first + value_of(lane % 4, 0)) * row_words() + value, last_value = last * row_words() + value;
+    scale_at = (first + lane / 4) * row_scales() + kv, last_scale = last * row_scales() + kv;
+  }
+  __device__ __forceinline__ uint32_t row_words() const { return a.Hkv * (S::kRow / 2); }
+  __device__ __forceinline__ uint32_t row_scales() const { return 2 * a.Hkv; }
+  // The first word of a head that this lane has of a key, and of a value.
+  __device__ __forceinline__ uint32_t key_word() const { return (kNested ? S::kRow / 16 : 4) * (lane % 4); }
+  __device__ __forceinline__ uint32_t value_word() const { return S::kRow / 32 * (lane / 4); }
+
+  __device__ __forceinline__ int32_t position(int32_t step) const { return first + step * kRound; }
+  __device__ __forceinline__ bool fine(int32_t step) const { return kNested && position(step) + kStep > kv4; }
+  __device__ __forceinline__ bool windowed(int32_t step) const { return position(step) + kStep > history; }
+
+  // A lane's share of a key or value in one plane, from its first word on.
+  __device__ __forceinline__ static void read_key(uint32_t *x, const uint32_t *words) {
+    if constexpr (kNested) {
+      load_words<KeyShare::kWords>(x, words);
+    } else {
+#pragma unroll
+      for (int32_t j = 0; j < S::kRow / 64; ++j) load_words<4>(x + 4 * j, words + 16 * j);
+    }
+  }
+  __device__ __forceinline__ static void read_value(uint32_t *x, const uint32_t *words) {
+    constexpr int kAtOnce = ValueShare::kWords < 4 ? ValueShare::kWords : 4;
+#pragma unroll
+    for (int32_t j = 0; j < ValueShare::kWords; j += kAtOnce) load_words<kAtOnce>(x + j, words + j);
+  }
+
+  // Rows of the history, of which nothing is written in a step: this may run before the wait. Steps are fetched in ascending order, each
+  // once.
+  __device__ __forceinline__ void fetch_keys(KeyShare &keys, int32_t step) {
+    if (position(step) >= history) return;
+    const uint32_t *base = static_cast<const uint32_t *>(a.history);
+    const uint32_t to[2] = {min(key_at, last_key), min(key_at + 8 * row_words(), last_key)};
+    key_at += kRound * row_words();
+#pragma unroll
+    for (int32_t k = 0; k < 2; ++k) read_key(keys.base[k], base + to[k]);
+    if constexpr (kNested) {
+      const uint32_t *refinement = reinterpret_cast<const uint32_t *>(a.history_refinement);
+      if (!fine(step)) return;
+#pragma unroll
+      for (int32_t k = 0; k < 2; ++k) read_key(keys.refinement[k], refinement + to[k]);
+    }
+  }
+  __device__ __forceinline__ void fetch_values(ValueShare &values, int32_t step) {
+    if (position(step) >= history) return;
+    const uint32_t *base = static_cast<const uint32_t *>(a.history);
+    uint32_t to[4];
+#pragma unroll
+    for (int32_t v = 0; v < 4; ++v) {
+      to[v] = min(value_at + value_of(0, v) * row_words(), last_value);
+      read_value(values.base[v], base + to[v]);
+    }
+    value_at += kRound * row_words();
+    if constexpr (kNested) {
+      const uint32_t *refinement = reinterpret_cast<const uint32_t *>(a.history_refinement);
+      if (!fine(step)) return;
+#pragma unroll
+      for (int32_t v = 0; v < 4; ++v) read_value(values.refinement[v], refinement + to[v]);
+    }
+  }
+  __device__ __forceinline__ void fetch_scales(Scales &scales, int32_t step) {
+    if constexpr (kNested) {
+      if (position(step) >= history) return;
+      const uint32_t from = scale_at;
+      scale_at += kRound * row_scales();
+#pragma unroll
+      for (int32_t k = 0; k < 2; ++k) {
+        const uint32_t to = min(from + 8 * k * row_scales(), last_scale);
+        scales.key[k] = a.history_scale[to], scales.value[k] = a.history_scale[to + a.Hkv];
+      }
+    }
+  }
+
+  // ---- what differs from that: rows of the window, rows of history that are read coarsely within a fine step ---------------
+
   __device__ __forceinline__ WindowRows window() const {
     constexpr int64_t kOwn = S::kOwnRow;
     if (a.M <= kOwnRows) return {own, own + 2 * S::kRow, reinterpret_cast<const uint16_t *>(own + a.M * kOwn), kOwn, S::kRow, 2, 1};
@@ -54,95 +165,69 @@ struct Feeder {
     return {static_cast<const uint8_t *>(a.new_rows) + head, reinterpret_cast<const uint8_t *>(a.new_refinement) + head,
             a.new_scale + kv, int64_t{2} * a.Hkv * S::kRow, int64_t{a.Hkv} * S::kRow, 2 * a.Hkv, a.Hkv};
   }
-  __device__ __forceinline__ int32_t position(int32_t step) const { return first + step * kRound; }
-  // Steps are read in pairs, both alike.
-  __device__ __forceinline__ bool fine(int32_t step) const { return kNested && position(step | 1) + kStep > kv4; }
-  __device__ __forceinline__ bool windowed(int32_t step) const { return position(step) + kStep > history; }
-  __device__ __forceinline__ uint32_t slot(int32_t n) const { return ring + (n & (slots - 1)) * slot_bytes; }
-
-  // This lane has the 16-byte pieces `piece` of rows row, row + kApart, ... of a slot: keys of its tile, or (value) halves of the step's
-  // values. Calls f(row of the slot, byte of the row's head, shared address) for each.
-  template <bool value, class F>
-  __device__ __forceinline__ void pieces(int32_t n, const F &f) const {
-    constexpr int kOfRow = S::kRow / 16 / (value ? 2 : 1), kApart = 32 / kOfRow, kRows = value ? kStep : kKeys;
-    const int32_t first_row = lane / kOfRow, piece = lane % kOfRow, byte = 16 * piece + (value ? S::kRow / 2 * half : 0);
-    if (kApart > kRows && first_row >= kRows) return;
-    const uint32_t to = slot(n);
+  // The window slot at the step's position lane % 16, as row `row` sees it, or as all rows but those of a tree do (kEveryRow): negative
+  // where there is none.
+  __device__ __forceinline__ int32_t slot_of_lane(int32_t step, int32_t row) const {
+    const int32_t t = position(step) + lane % 16 - history;
+    if (t < 0) return kNowhere;
+    const int32_t slot = row == kEveryRow ? t : visible_slot(a, row, t);
+    return slot < a.M ? slot : kNowhere;
+  }
+  template <int words>
+  __device__ __forceinline__ static void clear(uint32_t (&x)[words], uint32_t word) {
 #pragma unroll
-    for (int32_t u = 0; u < kRows; u += kApart) {
-      const int32_t row = first_row + u;
-      f(row, u, byte, to + (value ? staged_value<S::kRow / 2>(row, piece) : staged_key<S::kRow>(row, piece)));
-    }
+    for (int32_t w = 0; w < words; ++w) x[w] = word;
   }
 
-  template <bool value>
-  __device__ __forceinline__ void fetch_rows(int32_t n, int32_t step) const {
-    constexpr int kOfRow = S::kRow / 16 / (value ? 2 : 1);
-    const int32_t p = position(step) + (value ? 0 : kKeys * half);
-    const bool both = fine(step);
-    const int64_t row_bytes = int64_t{2 * S::kRow} * a.Hkv;
-    const int64_t first_byte = (p + lane / kOfRow) * row_bytes + (kv + (value ? a.Hkv : 0)) * S::kRow;
-    pieces<value>(n, [&](int32_t row, int32_t apart, int32_t byte, uint32_t at) {
-      if (p + row >= history) return;
-      const int64_t from = first_byte + apart * row_bytes + byte;
-      copy_async16(at, static_cast<const uint8_t *>(a.history) + from);
-      if (!kNested || !both) return;
-      if (p + row >= kv4) {
-        copy_async16(at + S::kPlane, reinterpret_cast<const uint8_t *>(a.history_refinement) + from);
-      } else {
-        store_shared16(at + S::kPlane, {0x88888888u, 0x88888888u, 0x88888888u, 0x88888888u});
-      }
-    });
+  __device__ __forceinline__ const uint32_t *key_share(const uint8_t *head) const {
+    return reinterpret_cast<const uint32_t *>(head) + key_word();
   }
-  template <bool value>
-  __device__ __forceinline__ void fill_rows(int32_t n, int32_t step) const {
-    const int32_t p = position(step) + (value ? 0 : kKeys * half) - history;
+  __device__ __forceinline__ const uint32_t *value_share(const uint8_t *head) const {
+    return reinterpret_cast<const uint32_t *>(head) + value_word();
+  }
+  // Of a step that is fetched, to be read as row `row` does, or all rows but those of a tree.
+  __device__ __forceinline__ void mend_keys(KeyShare &keys, Scales &scales, int32_t step, int32_t row) const {
     const WindowRows rows = window();
-    pieces<value>(n, [&](int32_t row, int32_t, int32_t byte, uint32_t at) {
-      if (p + row < 0) return;
-      const int64_t from = (p + row) * rows.stride + (value ? rows.value : 0) + byte;
-      const bool inside = p + row < a.M;
-      store_shared16(at, inside ? *reinterpret_cast<const uint4 *>(rows.rows + from) : uint4{0, 0, 0, 0});
-      if (kNested) store_shared16(at + S::kPlane, inside ? *reinterpret_cast<const uint4 *>(rows.refinement + from) : uint4{0, 0, 0, 0});
-    });
-  }
-
-  // Starts copies of slot n's history. Nothing of it is written in a step, so this may run before the wait.
-  __device__ __forceinline__ void fetch(int32_t n) const {
-    if (n < steps) {
-      fetch_rows<false>(n, n);
-    } else {
-      fetch_rows<true>(n, n - steps);
-    }
-  }
-  // Writes slot n's window rows, the t-th slot at position history + t as in a causal window, and zeros past the window.
-  __device__ __forceinline__ void fill(int32_t n) const {
-    if (n < steps) {
-      if (windowed(n)) fill_rows<false>(n, n);
-    } else {
-      if (windowed(n - steps)) fill_rows<true>(n, n - steps);
-    }
-  }
-
-  // Scales of the history, and (kWindow) of the window.
-  template <bool kWindow>
-  __device__ __forceinline__ void load_scales() const {
-    const int32_t key = kKeys * half + key_of(lane / 4 % 4 * 2 + lane % 2), value = lane / 2 % 2;
-    for (int32_t step = lane / 16; step < steps; step += 2) {
-      const int32_t p = position(step) + key, row = p - history;
-      if (kWindow != (row >= 0)) continue;
-      uint16_t bits = 0;
-      if (!kWindow) {
-        bits = a.history_scale[(int64_t{p} * 2 + value) * a.Hkv + kv];
-      } else if (row < a.M) {
-        const WindowRows rows = window();
-        bits = rows.scale[row * rows.scale_stride + value * rows.value_scale];
+    const int32_t slots = slot_of_lane(step, row);
+#pragma unroll
+    for (int32_t k = 0; k < 2; ++k) {
+      const int32_t slot = __shfl_sync(kAllLanes, slots, lane / 4 + 8 * k);
+      const int32_t p = position(step) + lane / 4 + 8 * k;
+      if (p < history) {
+        if (kNested && p < kv4) clear(keys.refinement[k], 0x88888888u);
+        continue;
       }
-      store_shared4(scales + 4 * (16 * step + lane % 16), __float_as_uint(mul(__half2float(__ushort_as_half(bits)), unit_of_code(step))));
+      if (slot < 0) {  // no row sees it, but sums pass over it
+        clear(keys.base[k], 0);
+        scales.key[k] = scales.value[k] = 0;
+        continue;
+      }
+      read_key(keys.base[k], key_share(rows.rows + slot * rows.stride));
+      if (!kNested) continue;
+      read_key(keys.refinement[k], key_share(rows.refinement + slot * rows.stride));
+      const uint16_t *scale = rows.scale + slot * rows.scale_stride;
+      scales.key[k] = scale[0], scales.value[k] = scale[rows.value_scale];
     }
   }
-  __device__ __forceinline__ float unit_of_code(int32_t step) const { return fine(step) ? 0.0625f : 1.0f; }  // in scales
-
+  __device__ __forceinline__ void mend_values(ValueShare &values, int32_t step, int32_t row) const {
+    const WindowRows rows = window();
+    const int32_t slots = slot_of_lane(step, row);
+#pragma unroll
+    for (int32_t v = 0; v < 4; ++v) {
+      const int32_t slot = __shfl_sync(kAllLanes, slots, value_of(lane % 4, v));
+      const int32_t p = position(step) + value_of(lane % 4, v);
+      if (p < history) {
+        if (kNested && p < kv4) clear(values.refinement[v], 0x88888888u);
+        continue;
+      }
+      if (slot < 0) {
+        clear(values.base[v], 0);
+        continue;
+      }
+      read_value(values.base[v], value_share(rows.rows + slot * rows.stride + rows.value));
+      if (kNested) read_value(values.refinement[v], value_share(rows.refinement + slot * rows.stride + rows.value));
+    }
+  }
 };
 
 }  // namespace attention

@@ -1,15 +1,16 @@
-// How NestedKVAttention puts partial results together: units of an octet, then the octets of a row, which is normalised and quantised.
+// How NestedKVAttention puts partial results together: slices of a unit, then the units of a row, which is normalised and quantised.
 #pragma once
 
 #include <cstdint>
 
-#include "attention_feed.cuh"
 #include "attention_layout.cuh"
 #include "attention_math.cuh"
 #include "attention_sight.cuh"
 #include "bitmtp/abi.h"
+#include "cluster.cuh"
 #include "kv_rows.cuh"
 #include "launch.cuh"
+#include "row_quant.cuh"
 
 namespace bitmtp {
 namespace cuda {
@@ -20,8 +21,14 @@ struct AttentionCall {
   bitmtp_nested_kv_attention_args args;
   AttentionLayout layout;
   int32_t first_row, rows;
-  int32_t groups;  // thread blocks of a unit and KV head
-  bool clusters;   // of the blocks of an octet, which merge its units in shared memory
+  int32_t groups;             // tiles of query vectors of a KV head
+  uint32_t inverse_of_ratio;  // 2^31 / ratio, rounded up
+  float inverse_of_columns;   // of a row
+
+  // The row of the slice that a query vector belongs to: the slice has fewer than 2^31 / ratio of them.
+  BITMTP_BOTH int32_t row_of(int32_t vector) const {
+    return static_cast<int32_t>(uint64_t{inverse_of_ratio} * static_cast<uint32_t>(vector) >> 31);
+  }
 
   template <class T>
   BITMTP_BOTH T *in_workspace(int64_t offset) const {
@@ -29,175 +36,156 @@ struct AttentionCall {
   }
 };
 
-// Folds an octet's units for one element of one query vector, in order: `tops` and `elements` are those of unit 0, and strides lie
-// between units. Writes the octet's, at `entry` (row of the slice times heads) and `column`.
-__device__ __forceinline__ void merge_units(const AttentionCall &call, const float2 *tops, int32_t top_stride, const float *elements,
-                                            int64_t stride, int32_t units, int32_t octet, int64_t entry, int32_t column) {
-  const bitmtp_nested_kv_attention_args &a = call.args;
-  float2 top[kOctet];
-  float x[kOctet];
-  float m = minus_infinity();
-#pragma unroll
-  for (int32_t u = 0; u < kOctet; ++u) {
-    const bool inside = u < units;
-    top[u] = inside ? tops[u * top_stride] : float2{minus_infinity(), 0.0f};
-    x[u] = inside ? elements[u * stride] : 0.0f;
-    m = fmaxf(m, top[u].x);
-  }
-  const float reference = reference_of(m);
-  float sum = 0.0f, total = 0.0f;
-#pragma unroll
-  for (int32_t u = 0; u < kOctet; ++u) {
-    const float weight = power2(sub(top[u].x, reference));
-    sum = fma_(x[u], weight, sum);
-    total = fma_(top[u].y, weight, total);
-  }
-  const int64_t to = int64_t{octet} * call.rows * a.H + entry;
-  call.in_workspace<float>(call.layout.octets_at)[to * a.D + column] = sum;
-  if (column == 0) call.in_workspace<float2>(call.layout.octet_tops)[to] = {m, total};
-}
+constexpr float kLeast = -0x1p100f;  // a reference below all others: that of no key
 
-// This block's part of what its cluster has stored in shared memory: vectors rank, rank + 8 of the group.
-template <int D, int kTiles>
-__device__ __forceinline__ void merge_inbox(const AttentionCall &call, const uint8_t *shared, int32_t tops_at, int32_t kv, int32_t octet,
-                                            int32_t rank, int32_t first, int32_t vectors, int32_t end) {
-  const int32_t ratio = call.layout.ratio, units = within(units_of(end) - octet * kOctet, 0, kOctet);
-  for (int32_t i = threadIdx.x; i < kTiles * D; i += kThreads) {
-    const int32_t tile = i / D, column = i % D, vector = kOctet * tile + rank;
-    if (vector >= vectors) return;
-    const int64_t entry = int64_t{(first + vector) / ratio} * call.args.H + kv * ratio + (first + vector) % ratio;
-    merge_units(call, reinterpret_cast<const float2 *>(shared + tops_at) + tile, kTiles,
-                reinterpret_cast<const float *>(shared) + tile * D + place_of<D>(column), kTiles * D, units, octet, entry, column);
-  }
-}
+// Four neighbouring columns of several partial results, and their reference and sum of weights, added up in order to what is there.
+struct Folded {
+  float2 top = {kLeast, 0.0f};  // reference, sum of weights
+  float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
 
-// Where blocks form no clusters. Grid: heads of the slice's rows, octets; D threads.
-template <int D>
-__global__ void __launch_bounds__(D) octet_kernel(const __grid_constant__ AttentionCall call) {
-  const AttentionLayout &l = call.layout;
-  release_next();
-  const int32_t octet = blockIdx.y, units = units_of(history_of(call.args) + call.args.M) - octet * kOctet;
-  wait_for_previous();
-  if (units <= 0) return;
-  const int64_t heads = int64_t{call.rows} * call.args.H, unit = int64_t{octet} * kOctet * heads + blockIdx.x;
-  merge_units(call, call.in_workspace<const float2>(l.unit_tops) + unit, static_cast<int32_t>(heads),
-              call.in_workspace<const float>(l.units_at) + unit * D + place_of<D>(threadIdx.x), heads * D, units, octet, blockIdx.x,
-              threadIdx.x);
-}
+  template <int kCount>
+  __device__ __forceinline__ void add_up(const float2 (&tops)[kCount], const float4 (&parts)[kCount]) {
+    float most = top.x;
+#pragma unroll
+    for (int32_t i = 0; i < kCount; ++i) most = fmaxf(most, tops[i].x);
+    const float kept = power2(sub(top.x, most));
+    sum = scale_by(sum, kept), top = {most, mul(top.y, kept)};
+#pragma unroll
+    for (int32_t i = 0; i < kCount; ++i) {
+      const float weight = power2(sub(tops[i].x, most));
+      const float4 x = parts[i];
+      sum = {fma_(x.x, weight, sum.x), fma_(x.y, weight, sum.y), fma_(x.z, weight, sum.z), fma_(x.w, weight, sum.w)};
+      top.y = fma_(tops[i].y, weight, top.y);
+    }
+  }
+};
 
 // ---- rows -------------------------------------------------------------------------------------------------------------
+// A row is eight parts. The blocks of a cluster take one each; where there are no clusters, the teams of a block take them in turn. In a
+// part, each thread of a team folds eight units for four columns, and the first of them what four of those have found.
 
-constexpr int32_t kFinishWarps = 16;
-constexpr int32_t kFinishThreads = 32 * kFinishWarps;
-constexpr int32_t kOctetsAhead = 4;  // whose loads a thread has under way
-constexpr int32_t kHeld = 2;  // groups of four columns that a thread holds in registers; further ones wait where octet 0 was
+constexpr int32_t kParts = 8;
+constexpr int32_t kTogether = 8;  // units
+constexpr int32_t kTurns = 4;     // of a team, so many units each
 
-// Over all threads; everyone gets the result. Each call has a scratch of its own.
-__device__ __forceinline__ float block_max(float x, float *scratch) {
-  x = lanes_max<32>(x);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-  __syncthreads();
-  return lanes_max<kFinishWarps>(scratch[threadIdx.x % kFinishWarps]);
-}
-__device__ __forceinline__ float block_sum(float x, float *scratch) {
-  x = lanes_sum<32>(x);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-  __syncthreads();
-  return lanes_sum<kFinishWarps>(scratch[threadIdx.x % kFinishWarps]);
-}
+// kQuads: groups of four columns of a part that a team does at a time.
+template <int kBlocks, int kQuads>
+struct FinishShape {
+  static constexpr int kTeam = kQuads * kTurns;
+  static constexpr int kTeams = kBlocks > 1 ? 1 : 1024 / kTeam;
+  static constexpr int kThreads = kTeams * kTeam;
+  static constexpr int kPartWarps = kQuads / 32;  // that hold a part's columns in the end
+};
 
-// Rules 4 and 3 of docs/numerics.md. Grid: rows of the slice.
-__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ AttentionCall call) {
-  __shared__ float scratch[2][kFinishWarps];
+// Rules 4 and 3 of docs/numerics.md in this library's order. Grid: blocks of a row, rows of the slice. That one block a multiprocessor will
+// do tells the compiler to have all loads of a thread under way at once, not two or four.
+template <int kBlocks, int kQuads>
+__global__ void __launch_bounds__((FinishShape<kBlocks, kQuads>::kThreads), 1) finish_kernel(const __grid_constant__ AttentionCall call) {
+  using Shape = FinishShape<kBlocks, kQuads>;
+  constexpr int32_t kTeam = Shape::kTeam, kTeams = Shape::kTeams, kPartWarps = Shape::kPartWarps;
+  __shared__ float4 team_sums[kTeams][kTurns][kQuads];
+  __shared__ float2 team_tops[kTeams][kTurns][kQuads];
+  __shared__ Exchange<kBlocks, kParts * kPartWarps> exchange;
   const bitmtp_nested_kv_attention_args &a = call.args;
-  const AttentionLayout &l = call.layout;
-  release_next();
-  const int32_t slice_row = blockIdx.x, row = call.first_row + slice_row, quarters = a.H * a.D / 4;
-  const int32_t octets = octets_of(history_of(a) + a.M);
-  const int64_t heads = int64_t{call.rows} * a.H, first = int64_t{slice_row} * a.H;
-  const float2 *tops = call.in_workspace<const float2>(l.octet_tops) + first;
-  float4 *elements = call.in_workspace<float4>(l.octets_at) + first * (a.D / 4);
-  const float4 one = {1.0f, 1.0f, 1.0f, 1.0f};
-  float4 norm[kHeld];
-#pragma unroll
-  for (int32_t k = 0; k < kHeld; ++k) {
-    const int32_t i = threadIdx.x + k * kFinishThreads;
-    norm[k] = a.sub_norm && i < quarters ? load4(a.sub_norm + 4 * i) : one;
-  }
+  const int32_t team = threadIdx.x / kTeam, place = threadIdx.x % kTeam, quad = place % kQuads, turn = place / kQuads;
+  const int32_t slice_row = blockIdx.y, row = call.first_row + slice_row, row_quads = a.H * a.D / 4, part_quads = row_quads / kParts;
+  const int32_t units = units_of(history_of(a) + a.M);
+  // Of a unit, in elements; the workspace has fewer than 2^32.
+  const uint32_t heads = call.rows * a.H, stride = call.rows * row_quads;
+  const float2 *tops = call.in_workspace<const float2>(call.layout.unit_tops) + slice_row * a.H;
+  float4 *elements = call.in_workspace<float4>(call.layout.units_at) + slice_row * row_quads;
+  exchange.open(kParts * kPartWarps);
   wait_for_previous();
-  const auto folded = [&](int32_t i) {
-    const float2 *top = tops + 4 * i / a.D;
-    const float4 *x = elements + i;
-    const int64_t stride = heads * (a.D / 4);
-    float2 t[kOctetsAhead];
-    float4 y[kOctetsAhead];
-    const auto read = [&](int32_t from) {
+  release_next();
+
+  // Four columns of the result, in the threads of the first turn.
+  const auto result = [&](int32_t i) {
+    Folded all;
+    const uint32_t head = static_cast<uint32_t>(i) >> (a.D == 128 ? 5 : 4);
+#pragma unroll 1
+    for (int32_t from = 0; from < units; from += kTogether * kTurns) {
+      Folded its;
+      const int32_t unit = from + turn * kTogether, last = units - 1;
+      if (unit <= last) {
+        float2 unit_tops[kTogether];
+        float4 parts[kTogether];
 #pragma unroll
-      for (int32_t o = 0; o < kOctetsAhead; ++o) {
-        const bool inside = from + o < octets;
-        t[o] = inside ? top[(from + o) * heads] : float2{minus_infinity(), 0.0f};
-        y[o] = inside ? x[(from + o) * stride] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+        for (int32_t u = 0; u < kTogether; ++u) {
+          const uint32_t known = min(unit + u, last);
+          unit_tops[u] = tops[known * heads + head], parts[u] = elements[known * stride + i];
+        }
+#pragma unroll
+        for (int32_t u = 1; u < kTogether; ++u) {
+          if (unit + u > last) unit_tops[u] = {kLeast, 0.0f};
+        }
+        its.add_up(unit_tops, parts);
       }
-    };
-    read(0);
-    float m = minus_infinity(), total = 0.0f;
+      if (units <= kTogether) return its;
+      if (from > 0 || kBlocks == 1) __syncthreads();  // what was there is folded
+      team_sums[team][turn][quad] = its.sum, team_tops[team][turn][quad] = its.top;
+      __syncthreads();
+      if (turn > 0) continue;
+      float2 turn_tops[kTurns];
+      float4 parts[kTurns];
 #pragma unroll
-    for (int32_t o = 0; o < kOctetsAhead; ++o) m = fmaxf(m, t[o].x);
-    for (int32_t o = kOctetsAhead; o < octets; ++o) m = fmaxf(m, top[o * heads].x);
-    m = reference_of(m);
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int32_t from = 0; from < octets; from += kOctetsAhead) {
-      if (from > 0) read(from);
-#pragma unroll
-      for (int32_t o = 0; o < kOctetsAhead; ++o) {
-        const float weight = power2(sub(t[o].x, m));
-        sum = {fma_(y[o].x, weight, sum.x), fma_(y[o].y, weight, sum.y), fma_(y[o].z, weight, sum.z), fma_(y[o].w, weight, sum.w)};
-        total = fma_(t[o].y, weight, total);
-      }
+      for (int32_t o = 0; o < kTurns; ++o) turn_tops[o] = team_tops[team][o][quad], parts[o] = team_sums[team][o][quad];
+      all.add_up(turn_tops, parts);
     }
-    // A row that sees nothing is zeros.
-    return total > 0.0f ? scale_by(sum, __fdiv_rn(1.0f, total)) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+    return all;
   };
-  float4 held[kHeld];
-  float squares = 0.0f;
-#pragma unroll
-  for (int32_t k = 0; k < kHeld; ++k) {
-    const int32_t i = threadIdx.x + k * kFinishThreads;
-    held[k] = i < quarters ? folded(i) : float4{0.0f, 0.0f, 0.0f, 0.0f};
-    squares = add(squares, sum_squares(held[k]));
-  }
-  for (int32_t i = threadIdx.x + kHeld * kFinishThreads; i < quarters; i += kFinishThreads) {
-    const float4 x = folded(i);
-    elements[i] = x;  // read back by this thread alone
-    squares = add(squares, sum_squares(x));
-  }
-  // Calls f(i, x) for each of this thread's groups of four columns.
-  const auto each = [&](const auto &f) {
-#pragma unroll
-    for (int32_t k = 0; k < kHeld; ++k) {
-      const int32_t i = threadIdx.x + k * kFinishThreads;
-      if (i < quarters) f(i, held[k], norm[k]);
-    }
-    for (int32_t i = threadIdx.x + kHeld * kFinishThreads; i < quarters; i += kFinishThreads) {
-      float4 x = elements[i];
-      f(i, x, a.sub_norm ? load4(a.sub_norm + 4 * i) : one);
-      elements[i] = x;
+
+  // The first group of a thread of a cluster stays in a register; others wait where unit 0 was, which this thread alone has read.
+  float4 held = {};
+  const auto each_part = [&](const auto &f) {
+    if constexpr (kBlocks > 1) {
+      f(static_cast<int32_t>(blockIdx.x));
+    } else {
+#pragma unroll 1
+      for (int32_t part = team; part < kParts; part += kTeams) f(part);
     }
   };
-  if (a.sub_norm) {
-    const float factor = rms_factor(block_sum(squares, scratch[0]), a.H * a.D, a.epsilon);
-    each([&](int32_t, float4 &x, float4 weight) { x = times(scale_by(x, factor), weight); });
-  }
-  float amax = 0.0f;
-  each([&](int32_t, float4 &x, float4) { amax = fmaxf(amax, largest(x)); });
-  amax = fmaxf(block_max(amax, scratch[1]), 1e-10f);
-  const float inverse = __fdiv_rn(127.0f, amax);
-  int32_t *codes = a.codes + int64_t{row} * quarters;
-  each([&](int32_t i, float4 &x, float4) {
-    const auto byte = [&](float v) { return static_cast<uint32_t>(round_code(mul(v, inverse), -127.0f, 127.0f)) & 255u; };
-    codes[i] = static_cast<int32_t>(byte(x.x) | byte(x.y) << 8 | byte(x.z) << 16 | byte(x.w) << 24);
+  each_part([&](int32_t part) {
+    float squares = 0.0f;
+    int32_t most = 0;
+#pragma unroll 1
+    for (int32_t from = 0; from < part_quads; from += kQuads) {
+      if (from > 0) __syncthreads();
+      const int32_t i = part * part_quads + min(from + quad, part_quads - 1);
+      const Folded found = result(i);
+      if (turn > 0 || from + quad >= part_quads) continue;
+      // A row that sees nothing is zeros.
+      float4 x = scale_by(found.sum, found.top.y > 0.0f ? quotient(1.0f, found.top.y) : 0.0f);
+      squares = add(squares, sum_squares(x));
+      if (a.sub_norm) x = times(x, load4(a.sub_norm + 4 * i));
+      most = max(most, cuda::largest(x));
+      if (kBlocks > 1 && from == 0) {
+        held = x;
+      } else {
+        elements[i] = x;
+      }
+    }
+    if (turn > 0) return;
+    if (a.sub_norm) squares = lanes_sum<1, 32>(squares);
+    most = __reduce_max_sync(kAllLanes, most);
+    exchange.put(part * kPartWarps + quad / 32, {squares, most});
   });
-  if (threadIdx.x == 0) a.scale[row] = __fdiv_rn(amax, 127.0f);
+  if (kBlocks > 1 && turn > 0) return;
+  exchange.wait();
+  if (turn > 0) return;
+  const Partial partial = exchange.partials[threadIdx.x % (kParts * kPartWarps)];
+  const int32_t most = __reduce_max_sync(kAllLanes, partial.most);
+  float factor = 1.0f;
+  if (a.sub_norm) factor = rms_factor(lanes_sum<1, kParts * kPartWarps>(partial.squares), call.inverse_of_columns, a.epsilon);
+  const Quantiser quantiser(most, factor);
+  int32_t *codes = a.codes + int64_t{row} * row_quads;
+  each_part([&](int32_t part) {
+    const int32_t start = part * part_quads;
+    int32_t at = quad;
+    if (kBlocks > 1 && at < part_quads) codes[start + at] = quantiser.word(held), at += kQuads;
+#pragma unroll 1
+    for (; at < part_quads; at += kQuads) codes[start + at] = quantiser.word(elements[start + at]);
+    if (part == 0 && quad == 0) a.scale[row] = quantiser.scale();
+  });
 }
 
 }  // namespace attention

@@ -3,14 +3,17 @@
 
 #include <cstdint>
 
-#include "attention_feed.cuh"
+#include "attention_layout.cuh"
 #include "bitmtp/abi.h"
 
 namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-constexpr int32_t kNowhere = -2;  // a slot that is none
+constexpr int32_t kNowhere = -1;   // a slot that is none
+constexpr int32_t kEveryRow = -1;  // in place of a row: all that see a prefix of the window
+
+BITMTP_BOTH int32_t within(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
 
 struct Sight {
   int32_t count;  // visible slots
@@ -23,22 +26,26 @@ __device__ __forceinline__ uint32_t mask_word(const bitmtp_nested_kv_attention_a
   return rest >= 32 ? bits : bits & ((1u << rest) - 1u);
 }
 
-__device__ __forceinline__ Sight sight_of(const bitmtp_nested_kv_attention_args &a, int32_t row) {
-  int32_t count = 0, last = -1;
-  for (int32_t w = 0; w < (a.M + 31) / 32; ++w) {
+// Of a row, the first word of whose mask is given.
+__device__ __forceinline__ Sight sight_of(const bitmtp_nested_kv_attention_args &a, int32_t row, uint32_t word) {
+  int32_t count = __popc(word), past = 32 - __clz(word);
+#pragma unroll 1
+  for (int32_t w = 1; w < (a.M + 31) / 32; ++w) {
     const uint32_t bits = mask_word(a, row, w);
     count += __popc(bits);
-    if (bits != 0) last = 32 * w + 31 - __clz(bits);
+    if (bits != 0) past = 32 * w + 32 - __clz(bits);
   }
-  return {count, count == last + 1};
+  return {count, count == past};
 }
 
-// The t-th visible slot of a row. Not inlined: rows of a tree are few, and code that nobody runs delays the rest.
-static __device__ __noinline__ int32_t visible_slot(const bitmtp_nested_kv_attention_args &a, int32_t row, int32_t t) {
+// The t-th visible slot of a row.
+__device__ __forceinline__ int32_t visible_slot(const bitmtp_nested_kv_attention_args &a, int32_t row, int32_t t) {
+#pragma unroll 1
   for (int32_t w = 0; w < (a.M + 31) / 32; ++w) {
     uint32_t bits = mask_word(a, row, w);
     const int32_t n = __popc(bits);
     if (t < n) {
+#pragma unroll 1
       for (; t > 0; --t) bits &= bits - 1;
       return 32 * w + __ffs(static_cast<int32_t>(bits)) - 1;
     }

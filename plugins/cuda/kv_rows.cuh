@@ -1,5 +1,5 @@
-// Heads of window rows, eight lanes each: bias, norm, rotary embedding; rounding of keys and values to their stored form; and codes of
-// stored rows as fp16 numbers (rules 9 and 10 of docs/numerics.md). Lane i of a head has columns 4*(8*j + i) .. +3 as its part j.
+// Heads of window rows, D/8 lanes each: bias, norm, rotary embedding; rounding of keys and values to their stored form; and codes of
+// stored rows as fp16 numbers (rules 9 and 10 of docs/numerics.md). Lane i of a head has columns 4*i .. +3 and, part 1, those D/2 further.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -9,6 +9,7 @@
 #include "attention_layout.cuh"
 #include "attention_math.cuh"
 #include "bitmtp/abi.h"
+#include "numerics.cuh"
 
 namespace bitmtp {
 namespace cuda {
@@ -17,96 +18,77 @@ namespace attention {
 __device__ __forceinline__ float4 scale_by(float4 x, float f) { return {mul(x.x, f), mul(x.y, f), mul(x.z, f), mul(x.w, f)}; }
 __device__ __forceinline__ float4 times(float4 x, float4 y) { return {mul(x.x, y.x), mul(x.y, y.y), mul(x.z, y.z), mul(x.w, y.w)}; }
 __device__ __forceinline__ float4 plus(float4 x, float4 y) { return {add(x.x, y.x), add(x.y, y.y), add(x.z, y.z), add(x.w, y.w)}; }
+__device__ __forceinline__ float4 minus(float4 x, float4 y) { return {sub(x.x, y.x), sub(x.y, y.y), sub(x.z, y.z), sub(x.w, y.w)}; }
 __device__ __forceinline__ float largest(float4 x) { return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))); }
 __device__ __forceinline__ float sum_squares(float4 x) {
   return add(add(mul(x.x, x.x), mul(x.y, x.y)), add(mul(x.z, x.z), mul(x.w, x.w)));
 }
-__device__ __forceinline__ float rms_factor(float sum, int32_t n, float epsilon) {
-  return __fdiv_rn(1.0f, __fsqrt_rn(add(__fdiv_rn(sum, static_cast<float>(n)), epsilon)));
-}
 __device__ __forceinline__ float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
 
-constexpr int32_t kHeadLanes = 8;
-constexpr int32_t kHeadsOfWarp = 32 / kHeadLanes;
-
 template <int D>
+constexpr int32_t kHeadLanes = D / 8;
+template <int D>
+constexpr int32_t kHeadsOfWarp = 32 / kHeadLanes<D>;
+
 struct HeadParts {
-  float4 part[D / (4 * kHeadLanes)];
+  float4 part[2];
 };
 
-// What turns a head (of H + 2*Hkv) of a row at `position` into queries, keys or values: nothing that a step computes, so it may be
-// read before the wait for the previous kernel. Where there is no bias or norm, nothing is read.
-template <int D>
+// What turns a head (of H + 2*Hkv) of a row at `position` into queries, keys or values. What a head has none of is loaded as what changes
+// nothing, so that no load waits behind a branch.
 struct HeadInputs {
-  HeadParts<D> bias, norm;
-  HeadParts<D / 2> cosine, sine;
+  HeadParts bias, norm;
+  float4 cosine, sine;
+  bool normed;
 };
+// Nothing of it is computed in a step: it may be read before the wait for the previous kernel.
 template <int D>
-__device__ __forceinline__ HeadInputs<D> head_inputs(const bitmtp_nested_kv_attention_args &a, int32_t position, int32_t head, int32_t i) {
-  const float *norm = head < a.H ? a.q_norm : head < a.H + a.Hkv ? a.k_norm : nullptr;
-  const float *row = a.rotary + int64_t{min(max(position, 0), a.rotary_rows - 1)} * D;
-  HeadInputs<D> in = {};
+__device__ __forceinline__ HeadInputs head_inputs(const bitmtp_nested_kv_attention_args &a, int32_t position, int32_t head, int32_t i) {
+  const bool value = head >= a.H + a.Hkv;
+  const float *norm = value ? nullptr : head < a.H ? a.q_norm : a.k_norm;
+  const float *row = a.rotary + int64_t{min(max(position, 0), a.rotary_rows - 1)} * D + 4 * i;
+  const float4 none = {0.0f, 0.0f, 0.0f, 0.0f}, one = {1.0f, 1.0f, 1.0f, 1.0f};
+  HeadInputs in;
+  in.normed = norm != nullptr;
+  in.cosine = value ? one : load4(row), in.sine = value ? none : load4(row + D / 2);
 #pragma unroll
-  for (int32_t j = 0; j < D / 32; ++j) {
-    const int32_t column = 4 * (kHeadLanes * j + i);
-    if (a.qkv_bias) in.bias.part[j] = load4(a.qkv_bias + int64_t{head} * D + column);
-    if (norm) in.norm.part[j] = load4(norm + column);
-    if (j < D / 64) in.cosine.part[j] = load4(row + column), in.sine.part[j] = load4(row + D / 2 + column);
+  for (int32_t j = 0; j < 2; ++j) {
+    in.norm.part[j] = norm ? load4(norm + D / 2 * j + 4 * i) : one;
+    in.bias.part[j] = a.qkv_bias ? load4(a.qkv_bias + int64_t{head} * D + D / 2 * j + 4 * i) : none;
   }
   return in;
 }
 
 template <int D>
-__device__ __forceinline__ HeadParts<D> raw_head(const bitmtp_nested_kv_attention_args &a, int32_t m, int32_t head, int32_t i) {
+__device__ __forceinline__ HeadParts raw_head(const bitmtp_nested_kv_attention_args &a, int32_t m, int32_t head, int32_t i) {
   const float *from = a.qkv + (int64_t{m} * (a.H + 2 * a.Hkv) + head) * D + 4 * i;
-  HeadParts<D> x;
-#pragma unroll
-  for (int32_t j = 0; j < D / 32; ++j) x.part[j] = load4(from + 4 * kHeadLanes * j);
-  return x;
+  return {load4(from), load4(from + D / 2)};
 }
 
-// All lanes of a warp together, whatever their heads are.
+// A head with bias, norm and rotary embedding, the largest of its magnitudes and its sum.
+struct Prepared {
+  HeadParts x;
+  float most, sum;
+};
+// All lanes of a warp together, whatever their heads are. The norm's factor comes last, so that one pass over the lanes finds all three.
 template <int D>
-__device__ __forceinline__ void prepare_head(const bitmtp_nested_kv_attention_args &a, int32_t head, const HeadInputs<D> &in,
-                                             HeadParts<D> &x) {
-  constexpr int kParts = D / 32;
-  if (a.qkv_bias) {
+__device__ __forceinline__ Prepared prepared_head(const HeadInputs &in, float epsilon, HeadParts x) {
+  const auto sum_of = [](float4 v) { return add(add(v.x, v.y), add(v.z, v.w)); };
 #pragma unroll
-    for (int32_t j = 0; j < kParts; ++j) x.part[j] = plus(x.part[j], in.bias.part[j]);
+  for (int32_t j = 0; j < 2; ++j) x.part[j] = plus(x.part[j], in.bias.part[j]);
+  float squares = add(sum_squares(x.part[0]), sum_squares(x.part[1]));
+  const float4 low = times(x.part[0], in.norm.part[0]), high = times(x.part[1], in.norm.part[1]);
+  x.part[0] = minus(times(low, in.cosine), times(high, in.sine));
+  x.part[1] = plus(times(high, in.cosine), times(low, in.sine));
+  float most = fmaxf(largest(x.part[0]), largest(x.part[1])), sum = add(sum_of(x.part[0]), sum_of(x.part[1]));
+#pragma unroll
+  for (int bit = kHeadLanes<D> / 2; bit > 0; bit /= 2) {
+    squares = add(squares, __shfl_xor_sync(kAllLanes, squares, bit));
+    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, bit));
+    sum = add(sum, __shfl_xor_sync(kAllLanes, sum, bit));
   }
-  float squares = sum_squares(x.part[0]);
-#pragma unroll
-  for (int32_t j = 1; j < kParts; ++j) squares = add(squares, sum_squares(x.part[j]));
-  const float factor = inverse_root(add(mul(lanes_sum<kHeadLanes>(squares), 1.0f / D), a.epsilon));
-  const bool value = head >= a.H + a.Hkv;
-  if (value) return;
-  if (head < a.H ? a.q_norm != nullptr : a.k_norm != nullptr) {
-#pragma unroll
-    for (int32_t j = 0; j < kParts; ++j) x.part[j] = times(scale_by(x.part[j], factor), in.norm.part[j]);
-  }
-#pragma unroll
-  for (int32_t j = 0; j < kParts / 2; ++j) {
-    const float4 low = x.part[j], high = x.part[j + kParts / 2], c = in.cosine.part[j], s = in.sine.part[j];
-    x.part[j] = plus(times(low, c), scale_by(times(high, s), -1.0f));
-    x.part[j + kParts / 2] = plus(times(high, c), times(low, s));
-  }
-}
-
-// Over a head's lanes; every lane gets the result.
-template <int D>
-__device__ __forceinline__ float head_max(const HeadParts<D> &x) {
-  float m = largest(x.part[0]);
-#pragma unroll
-  for (int32_t j = 1; j < D / 32; ++j) m = fmaxf(m, largest(x.part[j]));
-  return lanes_max<kHeadLanes>(m);
-}
-template <int D>
-__device__ __forceinline__ float head_sum(const HeadParts<D> &x) {
-  const auto all = [](float4 v) { return add(add(v.x, v.y), add(v.z, v.w)); };
-  float sum = all(x.part[0]);
-#pragma unroll
-  for (int32_t j = 1; j < D / 32; ++j) sum = add(sum, all(x.part[j]));
-  return lanes_sum<kHeadLanes>(sum);
+  const float factor = in.normed ? inverse_root(add(mul(squares, 1.0f / D), epsilon)) : 1.0f;
+  return {{scale_by(x.part[0], factor), scale_by(x.part[1], factor)}, mul(most, factor), mul(sum, factor)};
 }
 
 // ---- queries ----------------------------------------------------------------------------------------------------------
@@ -117,66 +99,65 @@ struct QueryScale {
   float factor, sum;
 };
 
-// Writes query vector `row` (0 .. 7) of a tile, whose maximum and sum are given, to its fragments [D/16, 32].
+// Writes query vector `column` (0 .. 7) of a tile to its fragments [D/16, 32]: high parts of both halves of a step, then low parts.
 template <int D, bool kNested>
-__device__ __forceinline__ QueryScale write_query(const HeadParts<D> &x, float maximum, float sum, float softmax_scale, int32_t row,
-                                                  int32_t i, uint4 *fragments) {
-  const Shift shift = shift_of(maximum);
+__device__ __forceinline__ QueryScale write_query(const Prepared &head, float softmax_scale, int32_t column, int32_t i, uint4 *fragments) {
+  const Shift shift = shift_of(head.most);
 #pragma unroll
-  for (int32_t j = 0; j < D / 32; ++j) {
-    const float4 y = scale_by(x.part[j], shift.up);
+  for (int32_t j = 0; j < 2; ++j) {
+    const float4 y = scale_by(head.x.part[j], shift.up);
     uint4 f;
-    if (kNested) {
-      split(y.x, y.z, f.x, f.y);
-      split(y.y, y.w, f.z, f.w);
-    } else {
-      split(y.x, y.y, f.x, f.y);
-      split(y.z, y.w, f.z, f.w);
-    }
-    const QueryPlace at = query_place<D, kNested>(kHeadLanes * j + i);
-    fragments[at.step * 32 + row * 4 + at.thread] = f;
+    split(y.x, kNested ? y.z : y.y, f.x, f.z);
+    split(kNested ? y.y : y.z, y.w, f.y, f.w);
+    const QueryPlace at = query_place<D, kNested>(kHeadLanes<D> * j + i);
+    fragments[at.step * 32 + column * 4 + at.thread] = f;
   }
-  return {mul(mul(softmax_scale, kLog2e), shift.down), mul(sum, shift.up)};
+  return {mul(mul(softmax_scale, kLog2e), shift.down), mul(head.sum, shift.up)};
 }
 
 // ---- stored form ------------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ int32_t round_code(float x, float low, float high) {
-  return x == x ? __float2int_rn(fminf(fmaxf(x, low), high)) : 0;
+// Half to even: between 2^23 and 2^24 there are integers alone. A NaN becomes `low`.
+constexpr float kWhole = 12582912.0f;
+__device__ __forceinline__ float rounded_over(float whole, float x, float low, float high) {
+  return add(fminf(fmaxf(x, low), high), whole);
+}
+// The low bytes of four.
+__device__ __forceinline__ uint32_t low_byte_each(const float (&x)[4]) {
+  const uint32_t low = __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x0040);
+  return __byte_perm(low, __byte_perm(__float_as_uint(x[2]), __float_as_uint(x[3]), 0x0040), 0x5410);
 }
 
-// A lane's share of a stored head: of part j the word (8*j + i)/2 of both planes, or four halves; and the scale.
+// A lane's share of a stored head: of each part a word of both planes, which it has with a neighbour, or four halves; and the scale.
 template <int D, bool kNested>
 struct StoredParts {
-  uint2 words[D / 32];  // base, refinement; else halves
+  uint2 words[2];  // base, refinement; else halves
   uint16_t scale;
 };
 
 // All lanes of a warp together.
 template <int D, bool kNested>
-__device__ __forceinline__ StoredParts<D, kNested> stored_parts(const HeadParts<D> &x, float maximum, int32_t i) {
+__device__ __forceinline__ StoredParts<D, kNested> stored_parts(const Prepared &head, int32_t i) {
   StoredParts<D, kNested> stored = {};
-  const __half scale = __float2half_rn(fmaxf(__fdiv_rn(maximum, 7.0f), 0x1p-14f));
-  const float s = __half2float(scale), inverse = __fdiv_rn(1.0f, s), fine = mul(16.0f, inverse);
+  const __half scale = __float2half_rn(fmaxf(quotient(head.most, 7.0f), 0x1p-14f));
+  const float s = __half2float(scale), inverse = quotient(1.0f, s), fine = mul(16.0f, inverse);
 #pragma unroll
-  for (int32_t j = 0; j < D / 32; ++j) {
-    const float v[4] = {x.part[j].x, x.part[j].y, x.part[j].z, x.part[j].w};
-    if (!kNested) {
+  for (int32_t j = 0; j < 2; ++j) {
+    const float v[4] = {head.x.part[j].x, head.x.part[j].y, head.x.part[j].z, head.x.part[j].w};
+    if constexpr (kNested) {
+      float q[4], r[4];
+#pragma unroll
+      for (int32_t b = 0; b < 4; ++b) {
+        constexpr float kZero = kWhole + 8.0f;  // the zero point
+        q[b] = rounded_over(kZero, mul(v[b], inverse), -7.0f, 7.0f);
+        r[b] = rounded_over(kZero, mul(sub(v[b], mul(sub(q[b], kZero), s)), fine), -8.0f, 7.0f);
+      }
+      const int32_t nibble = 4 * (i % 2);  // even lanes hold columns 0-3 of a word, odd ones 4-7
+      const uint32_t base = (low_byte_each(q) & 0x0F0F0F0Fu) << nibble, refinement = (low_byte_each(r) & 0x0F0F0F0Fu) << nibble;
+      stored.words[j] = {base | __shfl_xor_sync(kAllLanes, base, 1), refinement | __shfl_xor_sync(kAllLanes, refinement, 1)};
+    } else {
       stored.words[j] = {bits_of(__floats2half2_rn(v[0], v[1])), bits_of(__floats2half2_rn(v[2], v[3]))};
-      continue;
     }
-    uint32_t base = 0, refinement = 0;
-#pragma unroll
-    for (int32_t b = 0; b < 4; ++b) {
-      const int32_t q = round_code(mul(v[b], inverse), -7.0f, 7.0f);
-      const int32_t r = round_code(mul(sub(v[b], mul(static_cast<float>(q), s)), fine), -8.0f, 7.0f);
-      base |= static_cast<uint32_t>(q + 8) << (8 * b);
-      refinement |= static_cast<uint32_t>(r + 8) << (8 * b);
-    }
-    const int32_t nibble = 4 * (i % 2);  // even lanes hold columns 0-3 of a word, odd ones 4-7
-    base <<= nibble;
-    refinement <<= nibble;
-    stored.words[j] = {base | __shfl_xor_sync(kAllLanes, base, 1), refinement | __shfl_xor_sync(kAllLanes, refinement, 1)};
   }
   stored.scale = __half_as_ushort(scale);
   return stored;
@@ -187,8 +168,8 @@ template <int D, bool kNested>
 __device__ __forceinline__ void write_stored(const StoredParts<D, kNested> &stored, int32_t i, void *rows, uint32_t *refinement,
                                              uint16_t *scale) {
 #pragma unroll
-  for (int32_t j = 0; j < D / 32; ++j) {
-    const int32_t lane = kHeadLanes * j + i;
+  for (int32_t j = 0; j < 2; ++j) {
+    const int32_t lane = kHeadLanes<D> * j + i;
     if (!kNested) {
       static_cast<uint2 *>(rows)[lane] = stored.words[j];
     } else if (i % 2 == 0) {

@@ -38,15 +38,16 @@ struct LaunchSettings {
   unsigned cluster = 1;  // blocks next to each other in x that form a cluster, a divisor of grid.x; 1 where clusters() is false
   int32_t shared = 0;    // bytes of dynamic shared memory
   // One division of a multiprocessor's memory for all kernels, which drains before it divides anew: an eighth of it is shared memory,
-  // or as much as the block takes. Less would keep blocks apart, more would take L1 from activations.
+  // or as much as the block takes. Less would keep blocks apart, more would take L1 from activations. Else as the driver sees fit.
   bool usual_carveout = true;
 };
 
 template <class... Parameters, class... Arguments>
 int32_t launch_as(const LaunchSettings &settings, void (*kernel)(Parameters...), dim3 grid, dim3 block, void *stream,
                   Arguments &&...arguments) {
-  cudaError_t status = cudaSuccess;
-  if (settings.usual_carveout) status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kUsualCarveout);
+  // What a launch sets stays with a kernel, so every launch sets it.
+  const int carveout = settings.usual_carveout ? kUsualCarveout : static_cast<int>(cudaSharedmemCarveoutDefault);
+  cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout);
   if (status == cudaSuccess && settings.shared > 0) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, settings.shared);
   if (status != cudaSuccess) return static_cast<int32_t>(status);
   cudaLaunchAttribute attributes[2] = {};

@@ -1,9 +1,8 @@
 // NestedKVAttention on a GPU: rules 9 to 11 of docs/numerics.md with this engine's own fixed orders of addition.
 //
 //   1. prepare (wide windows only): keys and values to their stored form; blocks of a narrow window do that for themselves
-//   2. attend: a thread block for each KV head, unit of positions and group of query vectors
-//   3. octets (only where there are no clusters, which merge an octet in shared memory): units of an octet
-//   4. finish: octets of a row, then sub-norm and int8
+//   2. attend: a thread block for each KV head, unit of positions and tile of query vectors
+//   3. finish: units of a row, then sub-norm and int8; by a cluster of blocks where there are clusters
 //
 // What does not come from the step's own kernels (history, its length, kv4_length, mask, positions, weights) is read before the wait for
 // the previous kernel, which launch.cuh's rule about a step's first kernel makes safe.
@@ -26,73 +25,69 @@ namespace attention {
 namespace {
 
 constexpr int32_t kPrepareThreads = 128;
-constexpr int32_t kShortOctets = 3;
 
-bool short_context(const bitmtp_nested_kv_attention_args &a) { return octets_of(a.capacity + a.M) <= kShortOctets; }
-
-// Over a long context the blocks of a cluster wait for each other too much, against one launch more, and so they do where the device
-// has no room for all clusters of an octet at once.
-bool clustered(const bitmtp_nested_kv_attention_args &a) {
-  const int64_t tiles = (int64_t{a.M} * (a.H / a.Hkv) + kTile - 1) / kTile;
-  return clusters() && short_context(a) && tiles * a.Hkv * kOctet <= multiprocessors() * 5 / 3;
-}
-
-// Four keys and values of the window for each warp.
+// Two or four keys and values of the window for each warp.
 template <int D, bool kNested>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ AttentionCall call) {
   const bitmtp_nested_kv_attention_args &a = call.args;
-  const int32_t i = threadIdx.x % kHeadLanes;
-  const int64_t index = (int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / kHeadLanes, count = int64_t{a.M} * 2 * a.Hkv;
+  const int32_t i = threadIdx.x % kHeadLanes<D>;
+  const int64_t index = (int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / kHeadLanes<D>, count = int64_t{a.M} * 2 * a.Hkv;
   release_next();
   const int64_t entry = index < count ? index : count - 1;
   const int32_t m = static_cast<int32_t>(entry / (2 * a.Hkv)), head = a.H + static_cast<int32_t>(entry % (2 * a.Hkv));
-  const HeadInputs<D> inputs = head_inputs<D>(a, a.positions[m], head, i);
+  const HeadInputs inputs = head_inputs<D>(a, a.positions[m], head, i);
   wait_for_previous();
-  HeadParts<D> x = raw_head<D>(a, m, head, i);
-  prepare_head<D>(a, head, inputs, x);
-  const StoredParts<D, kNested> stored = stored_parts<D, kNested>(x, head_max<D>(x), i);
+  const StoredParts<D, kNested> stored = stored_parts<D, kNested>(prepared_head<D>(inputs, a.epsilon, raw_head<D>(a, m, head, i)), i);
   if (index >= count) return;
   constexpr int kRow = Stored<D, kNested>::kRow;
   write_stored<D, kNested>(stored, i, static_cast<uint8_t *>(a.new_rows) + entry * kRow,
                            reinterpret_cast<uint32_t *>(a.new_refinement) + entry * (D / 8), a.new_scale + entry);
 }
 
-template <int D, bool kNested, int kTiles>
+template <int D, bool kNested>
 int32_t attend(AttentionCall &call, void *stream) {
   const bitmtp_nested_kv_attention_args &a = call.args;
-  constexpr int32_t kVectors = kTile * kTiles;
-  call.groups = (call.rows * call.layout.ratio + kVectors - 1) / kVectors;
-  const dim3 grid(static_cast<unsigned>(int64_t{call.layout.octets} * kOctet * call.groups * a.Hkv));
-  const int32_t bytes = AttendMemory<D, kNested, kTiles>::bytes(a.M <= kOwnRows ? a.M : 0);
-  // Several of its blocks have to find their shared memory on a multiprocessor, so the driver divides that.
-  const LaunchSettings settings = {programmatic_launch(), call.clusters ? unsigned{kOctet} : 1u, bytes, false};
-  return launch_as(settings, attend_kernel<D, kNested, kTiles>, grid, dim3(kThreads), stream, call);
+  call.groups = (call.rows * call.layout.ratio + kTile - 1) / kTile;
+  const dim3 grid(call.groups, a.Hkv, call.layout.units);
+  LaunchSettings settings = {};
+  settings.shared = AttendMemory<D, kNested>::bytes(a.M <= kOwnRows ? a.M : 0);
+  // Where several blocks have to find their shared memory on a multiprocessor, the driver divides that.
+  settings.usual_carveout = int64_t{call.groups} * a.Hkv * call.layout.units <= multiprocessors();
+  return launch_as(settings, attend_kernel<D, kNested>, grid, dim3(kThreads), stream, call);
+}
+
+template <int kBlocks, int kQuads>
+int32_t finish_as(const AttentionCall &call, void *stream) {
+  LaunchSettings settings = {};
+  settings.cluster = kBlocks;
+  const dim3 threads(FinishShape<kBlocks, kQuads>::kThreads);
+  return launch_as(settings, finish_kernel<kBlocks, kQuads>, dim3(kBlocks, call.rows), threads, stream, call);
+}
+
+template <int kBlocks>
+int32_t finish(const AttentionCall &call, void *stream) {
+  const bool wide = call.args.H * call.args.D / 4 / kParts > 64;
+  return wide ? finish_as<kBlocks, 128>(call, stream) : finish_as<kBlocks, 64>(call, stream);
 }
 
 template <int D, bool kNested>
 int32_t run(const bitmtp_nested_kv_attention_args &a, void *stream) {
   AttentionCall call = {};
-  call.clusters = clustered(a);
   call.args = a;
-  call.layout = attention_layout(a, call.clusters);
-  const AttentionLayout &l = call.layout;
+  call.layout = attention_layout(a);
+  call.inverse_of_ratio = static_cast<uint32_t>(((int64_t{1} << 31) + call.layout.ratio - 1) / call.layout.ratio);
+  call.inverse_of_columns = 1.0f / static_cast<float>(a.H * a.D);
   int32_t error = 0;
   if (a.M > kOwnRows) {
-    const int64_t threads = int64_t{a.M} * 2 * a.Hkv * kHeadLanes;
+    const int64_t threads = int64_t{a.M} * 2 * a.Hkv * kHeadLanes<D>;
     const dim3 grid(static_cast<unsigned>((threads + kPrepareThreads - 1) / kPrepareThreads));
     error = launch(prepare_kernel<D, kNested>, grid, dim3(kPrepareThreads), stream, call);
   }
-  for (int32_t first = 0; error == 0 && first < a.M; first += l.rows) {
+  for (int32_t first = 0; error == 0 && first < a.M; first += call.layout.rows) {
     call.first_row = first;
-    call.rows = a.M - first < l.rows ? a.M - first : l.rows;
-    // Over a long context two tiles a block: what is unpacked then serves both. fp16 has nothing to unpack, and more of it to wait for.
-    const int32_t vectors = call.rows * l.ratio;
-    const bool two = !short_context(a) && vectors > kTile && (kNested || vectors <= 2 * kTile);
-    error = two ? attend<D, kNested, 2>(call, stream) : attend<D, kNested, 1>(call, stream);
-    if (error == 0 && !call.clusters) {
-      error = launch(octet_kernel<D>, dim3(call.rows * a.H, l.octets), dim3(D), stream, call);
-    }
-    if (error == 0) error = launch(finish_kernel, dim3(call.rows), dim3(kFinishThreads), stream, call);
+    call.rows = a.M - first < call.layout.rows ? a.M - first : call.layout.rows;
+    error = attend<D, kNested>(call, stream);
+    if (error == 0) error = clusters() ? finish<kParts>(call, stream) : finish<1>(call, stream);
   }
   return error;
 }
@@ -101,7 +96,10 @@ bool aligned(const void *p, uintptr_t bytes) { return reinterpret_cast<uintptr_t
 
 bool valid_sizes(const bitmtp_nested_kv_attention_args &a) {
   if (a.M < 1 || a.M > 65535 || a.Hkv < 1 || a.H < a.Hkv || a.H > 1024 || a.H % a.Hkv != 0) return false;
-  if (a.capacity < 0 || a.capacity > 1 << 28 || a.rotary_rows < 1) return false;
+  if (a.capacity < 0 || a.capacity > 1 << 25 || a.rotary_rows < 1) return false;
+  // What grids take, and what is counted in 32 bits: words of a plane of the history, groups of four floats of the workspace.
+  if (units_of(a.capacity + a.M) > 65535 || int64_t{a.capacity} * a.Hkv * a.D >> 32 != 0) return false;
+  if (attention_layout(a).bytes >> 36 != 0) return false;
   return (a.D == 64 || a.D == 128) && (a.kv_kind == BITMTP_KV_FP16 || a.kv_kind == BITMTP_KV_NESTED);
 }
 
@@ -122,7 +120,7 @@ bool valid(const bitmtp_nested_kv_attention_args &a) {
 }  // namespace bitmtp
 
 BITMTP_API int64_t bitmtp_cuda_nested_kv_attention_workspace_bytes(const bitmtp_nested_kv_attention_args *args) {
-  return bitmtp::cuda::attention::valid_sizes(*args) ? bitmtp::cuda::attention::attention_layout(*args, bitmtp::cuda::attention::clustered(*args)).bytes : 0;
+  return bitmtp::cuda::attention::valid_sizes(*args) ? bitmtp::cuda::attention::attention_layout(*args).bytes : 0;
 }
 
 BITMTP_API int32_t bitmtp_cuda_nested_kv_attention(const bitmtp_nested_kv_attention_args *args, void *stream) {
