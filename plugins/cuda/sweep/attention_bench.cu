@@ -15,7 +15,7 @@ namespace sweep {
 
 namespace {
 
-constexpr int32_t kHeads = 16, kKvHeads = 8, kHead = 128;
+constexpr int32_t kHead = 128;
 constexpr int64_t kOutOfCache = int64_t{512} << 20;
 constexpr int kReplays = 30;
 
@@ -71,17 +71,21 @@ struct Timing {
   double us, bytes;
 };
 
-Timing time_view(View view, int32_t M, int32_t capacity) {
+struct Heads {
+  int32_t query, kv;
+};
+
+Timing time_view(const Heads &heads, View view, int32_t M, int32_t capacity) {
   const bool nested = view != View::fp16;
   const int32_t history = capacity - 32;
-  const int64_t row = int64_t{2} * kKvHeads * kHead * (nested ? 1 : 4) / 2;  // bytes of a plane
-  const int64_t read = history * (view == View::fp16 ? row : row * (view == View::kv8 ? 2 : 1) + 4 * kKvHeads);
+  const int64_t row = int64_t{2} * heads.kv * kHead * (nested ? 1 : 4) / 2;  // bytes of a plane
+  const int64_t read = history * (view == View::fp16 ? row : row * (view == View::kv8 ? 2 : 1) + 4 * heads.kv);
   const int32_t layers = static_cast<int32_t>(std::max<int64_t>(4, (kOutOfCache + read - 1) / read));
   Memory memory;
   std::vector<int32_t> positions(M), mask(M);
   for (int32_t m = 0; m < M; ++m) positions[m] = history + m, mask[m] = static_cast<int32_t>((2u << m) - 1u);
   bitmtp_nested_kv_attention_args a = {};
-  a.qkv = memory.take<float>(int64_t{M} * (kHeads + 2 * kKvHeads) * kHead * 4, kUnitFloat, kFloat);
+  a.qkv = memory.take<float>(int64_t{M} * (heads.query + 2 * heads.kv) * kHead * 4, kUnitFloat, kFloat);
   a.positions = memory.copy(positions);
   a.mask = memory.copy(mask);
   a.history_length = memory.copy(std::vector<int32_t>{history});
@@ -89,10 +93,10 @@ Timing time_view(View view, int32_t M, int32_t capacity) {
   a.rotary = memory.take<float>(int64_t{capacity + M} * kHead * 4, kUnitFloat, kFloat);
   a.q_norm = memory.take<float>(kHead * 4, kUnitFloat, kFloat);
   a.k_norm = memory.take<float>(kHead * 4, kUnitFloat, kFloat);
-  a.codes = memory.take<int32_t>(int64_t{M} * kHeads * kHead, 0, 0);
+  a.codes = memory.take<int32_t>(int64_t{M} * heads.query * kHead, 0, 0);
   a.scale = memory.take<float>(M * 4, 0, 0);
   a.softmax_scale = 0.088388348f, a.epsilon = 1e-6f;
-  a.M = M, a.H = kHeads, a.Hkv = kKvHeads, a.D = kHead, a.capacity = capacity, a.rotary_rows = capacity + M;
+  a.M = M, a.H = heads.query, a.Hkv = heads.kv, a.D = kHead, a.capacity = capacity, a.rotary_rows = capacity + M;
   a.kv_kind = nested ? BITMTP_KV_NESTED : BITMTP_KV_FP16;
   a.workspace = memory.take<void>(bitmtp_cuda_nested_kv_attention_workspace_bytes(&a), ~0u, 0);
   std::vector<bitmtp_nested_kv_attention_args> calls;
@@ -104,10 +108,10 @@ Timing time_view(View view, int32_t M, int32_t capacity) {
     a.history = base, a.new_rows = base + capacity * row;
     if (nested) {
       uint8_t *refinement = memory.take<uint8_t>(rows * row, ~0u, 0);
-      uint16_t *scale = memory.take<uint16_t>(rows * 4 * kKvHeads, kScales, kSmallScale);
+      uint16_t *scale = memory.take<uint16_t>(rows * 4 * heads.kv, kScales, kSmallScale);
       a.history_refinement = reinterpret_cast<int32_t *>(refinement), a.history_scale = scale;
       a.new_refinement = reinterpret_cast<int32_t *>(refinement + capacity * row);
-      a.new_scale = scale + int64_t{capacity} * 2 * kKvHeads;
+      a.new_scale = scale + int64_t{capacity} * 2 * heads.kv;
     }
     calls.push_back(a);
   }
@@ -146,23 +150,28 @@ Timing time_view(View view, int32_t M, int32_t capacity) {
 }  // namespace
 
 void attention_bench(const char *timed) {
-  std::printf("NestedKVAttention, %d heads, %d KV heads, head %d; us a call in a graph over %lld MiB of KV, median of %d replays\n", kHeads,
-              kKvHeads, kHead, static_cast<long long>(kOutOfCache >> 20), kReplays);
-  for (int32_t capacity : {1024, 8192, 32768}) {
-    for (int32_t M : {1, 9, 15}) {
-      double fp16 = 0.0;
-      for (View view : {View::fp16, View::kv8, View::kv4}) {
-        char name[64];
-        std::snprintf(name, sizeof name, "history %5d M=%-2d %-4s", capacity - 32, M, view == View::fp16 ? "fp16" : view == View::kv8 ? "KV8" : "KV4");
-        if (std::strstr(name, timed) == nullptr) continue;
-        const Timing t = time_view(view, M, capacity);
-        if (view == View::fp16) fp16 = t.us;
-        std::printf("%s %8.2f us %7.2f MB %7.0f GB/s", name, t.us, t.bytes * 1e-6, t.bytes / t.us * 1e-3);
-        if (fp16 > 0.0) std::printf("  %.2fx fp16", fp16 / t.us);
-        std::printf("\n");
-        std::fflush(stdout);
-      }
+  std::printf("NestedKVAttention, heads of %d (query heads/KV heads); us a call in a graph over %lld MiB of KV, median of %d replays\n", kHead,
+              static_cast<long long>(kOutOfCache >> 20), kReplays);
+  const auto time = [timed](const Heads &heads, int32_t M, int32_t capacity) {
+    double fp16 = 0.0;
+    for (View view : {View::fp16, View::kv8, View::kv4}) {
+      char name[64];
+      std::snprintf(name, sizeof name, "%2d/%-2d history %5d M=%-2d %-4s", heads.query, heads.kv, capacity - 32, M,
+                    view == View::fp16 ? "fp16" : view == View::kv8 ? "KV8" : "KV4");
+      if (std::strstr(name, timed) == nullptr) continue;
+      const Timing t = time_view(heads, view, M, capacity);
+      if (view == View::fp16) fp16 = t.us;
+      std::printf("%s %8.2f us %7.2f MB %7.0f GB/s", name, t.us, t.bytes * 1e-6, t.bytes / t.us * 1e-3);
+      if (fp16 > 0.0) std::printf("  %.2fx fp16", fp16 / t.us);
+      std::printf("\n");
+      std::fflush(stdout);
     }
+  };
+  for (int32_t capacity : {1024, 8192, 32768}) {
+    for (int32_t M : {1, 9, 15}) time({16, 8}, M, capacity);
+  }
+  for (const Heads &heads : {Heads{32, 32}, Heads{32, 8}}) {
+    for (int32_t M : {1, 5}) time(heads, M, 512);
   }
 }
 
