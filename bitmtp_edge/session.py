@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
 from .decode import POLICIES, check_used
-from .decode.adaptive import Adaptive, default_min_prefix
+from .decode.adaptive import Adaptive
 from .decode.costs import CostTable
 from .decode.generate import GenerationResult, generate
 from .decode.loop import Decoder
@@ -23,6 +23,7 @@ from .decode.policies import (
     Policy,
     SpeculativeOnly,
 )
+from .decode.prices import default_min_prefix
 from .decode.replay_states import OneWidth, ReplayStates
 from .decode.sampling import SamplingParams
 from .decode.stopping import StopRules

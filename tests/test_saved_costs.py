@@ -13,9 +13,10 @@ import pytest
 
 from bitmtp_edge import saved_costs as module
 from bitmtp_edge.bundle import Bundle
-from bitmtp_edge.decode.adaptive import Adaptive, default_min_prefix
+from bitmtp_edge.decode.adaptive import Adaptive
 from bitmtp_edge.decode.costs import STEADY, CostTable, Measurement, StepTime
 from bitmtp_edge.decode.policies import Hybrid
+from bitmtp_edge.decode.prices import default_min_prefix
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine
 from bitmtp_edge.saved_costs import costs_of

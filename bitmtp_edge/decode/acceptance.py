@@ -64,6 +64,11 @@ class Outlook:
         """All drafts confident and right."""
         return cls([1.0] * (block + 1), 1.0, 1.0, 1.0, [1.0] * block)
 
+    def reach(self, block: int) -> list[float]:
+        """The probability of at least i right drafts of ``block``, none of them confident,
+        i = 1 .."""
+        return list(accumulate([self.first, *self.unsure[1:block]], mul))
+
     def right(self, block: int) -> list[float]:
         """How many drafts of ``block`` a verify step would take where h are confident, h = 0 .."""
         behind = _sums(self.unsure)

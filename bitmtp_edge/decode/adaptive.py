@@ -1,9 +1,12 @@
 """``--block auto``: block, min-prefix and plain AR steps chosen as decoding goes on.
 
-What a choice is worth follows from what steps cost here (``costs``, ``pace``) and from how drafts
-fared (``acceptance``): expected tokens of an iteration over its expected milliseconds. The best
-choice is taken. A search for it costs a noticeable part of a step, so the next one is due after an
-AR step's time, then after twice that and so on, and sooner again when the choice has changed.
+What a choice is worth (``prices``) follows from what steps cost here (``costs``, ``pace``) and from
+how drafts fared (``acceptance``): expected tokens of an iteration over its expected milliseconds,
+or, to save energy, over its expected millijoules (``energy_costs``). The best choice is taken. A
+search for it costs a noticeable part of a step, so the next one is due after an AR step, then after
+twice that and so on, and sooner again when the choice has changed. Where drafts fare so much
+otherwise than expected that the text must have changed (``surprise``), it is due at once, and what
+was seen before counts for less.
 
 Every block tells of all smaller ones, and of what was not seen or not lately, ``acceptance`` is
 hopeful. What a choice never shows, tries do: iterations of another choice although it seems to
@@ -14,12 +17,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from bitmtp_edge.decode.acceptance import Acceptance, Outlook
 from bitmtp_edge.decode.costs import CostTable
+from bitmtp_edge.decode.energy_costs import PowerTable
 from bitmtp_edge.decode.pace import Pace
 from bitmtp_edge.decode.policies import (
     BlockPolicy,
@@ -27,114 +30,34 @@ from bitmtp_edge.decode.policies import (
     Hybrid,
     PolicyAround,
 )
+from bitmtp_edge.decode.prices import AR, Choice, Prices, rates
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import Drafts, TokenChoice
+from bitmtp_edge.decode.surprise import Surprise
 from bitmtp_edge.engines.base import StepOutput
 
 if TYPE_CHECKING:
     from bitmtp_edge.decode.loop import Decoder
 
-TRY_SHARE = 0.006  # of the time, what tries are expected to lose
+# An AR step's cost, in time or in energy by what is aimed at, is the unit of all of these.
+TRY_SHARE = 0.006  # of the cost, what tries are expected to lose
 STAY = 1.005  # times the choice that is, by which another must be better
 START = 2.0  # AR steps, what may be lost on tries at first
 SEARCH = 0.2  # AR steps, what the searches around a try are taken to cost
-LONGEST = 64.0  # AR steps between two searches, at most
-MEMORY = 250  # AR steps in which what was seen of drafts and times fades to 1/e
+LONGEST = 16.0, 64.0  # AR steps between two searches, at most: the second where searches are dear
+SEARCH_SHARE = 0.01  # of the time, what searches may take from the first of these on
+MEMORY = 150  # AR steps in which what was seen of drafts and times fades to 1/e
+FORGET = 0.3  # times what it did, what was seen counts when the text has changed
 OUTLIER = 1.5  # times its usual time, what an iteration counts for at most
 BUCKET = 128  # tokens of history that are taken to cost the same
 
 
-class Choice(NamedTuple):
-    """Drafts of an iteration, 0 for an AR step, and how many confident ones go unverified: from
-    ``min_prefix`` on. 0: any, and at least one draft. More than ``block``: none."""
-
-    block: int
-    min_prefix: int
-
-
-AR = Choice(0, 0)
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Milliseconds of steps at one length of history: ``ar``; ``draft[block][pending - 1]``;
-    ``verify[block]``."""
-
-    ar: float
-    draft: dict[int, list[float]]
-    verify: dict[int, float]
-
-    @classmethod
-    def of(cls, costs: CostTable, states: ReplayStates, blocks: list[int], history: int) -> Prices:
-        widest = states.draft_widths[-1]
-        draft, verify = {}, {}
-        for block in blocks:
-            rows = [min(pending + block - 1, widest) for pending in range(1, block + 1)]
-            widths = [states.width("draft", count, block) for count in rows]
-            draft[block] = [costs.ms("draft", w, min(w, block), history) for w in widths]
-            width = states.width("verify", block + 1, block + 1)
-            verify[block] = costs.ms("verify", width, width, history)
-        return cls(costs.ms("verify", states.width("verify", 1, 1), 1, history), draft, verify)
-
-    def at(self, pace: Pace) -> Prices:
-        """What they are where iterations run at ``pace``."""
-        paces = {block: pace.of(block) for block in self.draft}
-        return Prices(
-            self.ar * pace.of(0),
-            {block: [ms * paces[block] for ms in each] for block, each in self.draft.items()},
-            {block: ms * paces[block] for block, ms in self.verify.items()},
-        )
-
-    def iteration(self, choice: Choice) -> float:
-        """An iteration behind a verified one."""
-        if choice.block == 0:
-            return self.ar
-        verify = self.verify[choice.block] if choice.min_prefix > 0 else 0.0
-        return self.draft[choice.block][0] + verify
-
-
-def rates(outlook: Outlook, prices: Prices, block: int, last: int) -> list[float]:
-    """Expected tokens a millisecond of ``block``, with each min-prefix of 0 .. ``last``.
-
-    An iteration behind a verified one has one pending token, behind an unverified one as many as
-    that committed. A block is cut short where its confident drafts go unverified and are not all of
-    it; the block behind has a confident draft less often, and how often that happens follows.
-    """
-    draft, right = prices.draft[block], outlook.right(block) if last else []
-    verified_ms = draft[0] + prices.verify[block]
-    lengths = [*outlook.lengths[: block + 1], 0.0]
-    shares = [lengths[i] - lengths[i + 1] for i in range(block + 1)]
-    some, none_tokens, none_ms = lengths[1], 1.0, draft[0]
-    # Sums over the blocks with a confident draft; all of them go unverified, then ever fewer.
-    cut = some - lengths[block]
-    tokens = sum(share * length for length, share in enumerate(shares))
-    ms = sum(share * each for share, each in zip(shares[1:], draft, strict=True))
-    found = []
-    for least in range(last + 1):
-        if least == 1:
-            none_tokens, none_ms = 1 + right[0], verified_ms
-        elif least > 1:
-            length = least - 1
-            tokens += shares[length] * (1 + right[length] - length)
-            ms += shares[length] * (verified_ms - draft[length - 1])
-            cut -= shares[length] if length < block else 0.0
-        often = 1 / (1 + cut * (1 - outlook.after_cut / some)) if cut > 0 else 1.0
-        none = 1 - some * often
-        found.append((none * none_tokens + often * tokens) / (none * none_ms + often * ms))
-    return found
-
-
-def default_min_prefix(policy: Hybrid, costs: CostTable, states: ReplayStates) -> int:
-    """The min-prefix of ``policy`` that is best by ``costs``, as long as nothing is known of how
-    drafts fare."""
-    prices = Prices.of(costs, states, [policy.block], costs.short)
-    outlook = Acceptance(policy.block, judged=True).outlook()
-    found = rates(outlook, prices, policy.block, policy.block)
-    return max(range(1, policy.block + 1), key=lambda least: found[least])
+Objective = Literal["speed", "energy"]
 
 
 class Adaptive(PolicyAround):
-    """``policy`` with its block and, of Hybrid, its min-prefix chosen by what ``costs`` says.
+    """``policy`` with its block and, of Hybrid, its min-prefix chosen by what ``costs`` says: for
+    the most tokens a second, or with ``power`` for the most tokens a joule.
 
     Text: of SpeculativeOnly, AR's, whatever is chosen. Of Hybrid and ConfidenceOnly, drafts go
     unverified where they are confident, as with a fixed block; which of them do depends on the
@@ -151,11 +74,13 @@ class Adaptive(PolicyAround):
         policy: BlockPolicy,
         costs: CostTable,
         *,
+        power: PowerTable | None = None,
         any_prefix: bool = True,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.policy = policy
         self.costs = costs
+        self.power = power
         self.chosen: Counter[Choice] = Counter()
         self._any_prefix = any_prefix
         self._clock = clock
@@ -164,15 +89,17 @@ class Adaptive(PolicyAround):
         self._checked: ReplayStates | None = None
         self._states: dict[int, ReplayStates] = {}
         self._choices: dict[int, list[int]] = {}
-        self._at: dict[int, tuple[Prices, list[int]]] = {}
+        self._at: dict[int, tuple[Prices, Prices, list[int]]] = {}
         self._now = self._best = AR
-        # In the time of AR steps: of an iteration, since the last search, from it to the next one,
+        # In AR steps: the cost of an iteration, since the last search, from it to the next one,
         # the same where nothing is tried, and what may be lost on tries.
         self._worth = 1.0
         self._since = 0.0
         self._due = 0.0
         self._hold = 1.0
         self._saved = START
+        self._search_s = 0.0  # that the last search took
+        self._surprise = Surprise()
         self._confident = 0
         self._cut = False
         # Of the last iteration: its pending tokens, 0 where its time tells nothing; seconds.
@@ -192,17 +119,27 @@ class Adaptive(PolicyAround):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """``chosen``: iterations of each choice so far, over all replies."""
+        """What a result tells: ``chosen``, iterations of each choice so far, over all replies, and
+        their share; ``costs``, of each block's draft step behind a verified iteration and of its
+        verify step, behind ``CostTable.short`` rows. Block 0 is an AR step."""
         settings = {**self.policy.settings, "block": "auto"}
         if isinstance(self.policy, Hybrid) and self._any_prefix:
             settings["min_prefix"] = "auto"
+        total = max(self.chosen.total(), 1)
         return {
             **settings,
+            "objective": self.objective,
             "chosen": [
-                {**choice._asdict(), "iterations": count}
+                {**choice._asdict(), "iterations": count, "share": count / total}
                 for choice, count in self.chosen.most_common()
             ],
+            "costs": self._told_costs(),
+            "power_source": None if self.power is None else self.power.source,
         }
+
+    @property
+    def objective(self) -> Objective:
+        return "speed" if self.power is None else "energy"
 
     def restart(self) -> None:
         self._cut = False
@@ -227,8 +164,13 @@ class Adaptive(PolicyAround):
     def plan(self, decoder: Decoder, most: int) -> int:
         if self._pending:
             self._see_time()
+        if self._surprise.struck:
+            self._acceptance.fade(FORGET)
+            self._hold, self._due = 1.0, 0.0
         if self._since >= self._due:
+            began = self._clock()
             self._search(decoder)
+            self._search_s = self._clock() - began
         self._since += self._worth
         choice = self._now if most else AR
         self.chosen[choice] += 1
@@ -249,6 +191,8 @@ class Adaptive(PolicyAround):
         self._confident = 0
         if drafts.tokens:
             self._confident = self.policy.confident(drafts) or 0
+            if not self._cut and len(drafts.tokens) == self._now.block:
+                self._surprise.see(self._confident)
             self._acceptance.see_confident(len(drafts.tokens), self._confident, self._cut)
         return self._confident
 
@@ -264,6 +208,8 @@ class Adaptive(PolicyAround):
         self._cut = False
         self._verified, self._ended = True, self._clock()
         if drafts.tokens:
+            if not self._judged and len(drafts.tokens) == self._now.block:
+                self._surprise.see(accepted)
             self._acceptance.see_right(len(drafts.tokens), self._confident, accepted)
         return accepted, following
 
@@ -281,15 +227,18 @@ class Adaptive(PolicyAround):
         if self._took > 0:
             self._pace.see(self._now.block, self._took / self._ar_ms, self._expected / self._ar_ms)
         self._saved += TRY_SHARE * self._since
-        saved, blocks = self._prices_at(len(decoder.prefix.tokens))
+        times, saved, blocks = self._prices_at(len(decoder.prefix.tokens))
         prices = saved.at(self._pace)
-        gains = self._gains(prices, blocks)
+        outlook = self._acceptance.outlook()
+        gains = self._gains(outlook, prices, blocks)
         choices = list(gains)
         best = max(choices, key=gains.__getitem__)
         if gains[best] < STAY * gains.get(self._best, 0.0):
             best = self._best
+        longest = 1e3 * self._search_s / SEARCH_SHARE / times.ar
+        longest = min(max(longest, LONGEST[0]), LONGEST[1])
         # A change makes searches more frequent, not as frequent as at first: most are of equals.
-        self._hold = min(2 * self._hold, LONGEST) if best == self._best else max(self._hold / 2, 1)
+        self._hold = min(2 * self._hold, longest) if best == self._best else max(self._hold / 2, 1)
         # The last, the largest block that is verified, shows most; AR steps show nothing, so where
         # these are best the likeliest block will do.
         trial = choices[-1]
@@ -302,20 +251,23 @@ class Adaptive(PolicyAround):
             self._now, self._due = trial, 0.0
         else:
             if best == AR:  # nothing new will be known before a try
-                self._hold = min((loss - self._saved) / TRY_SHARE, LONGEST) if blocks else LONGEST
+                self._hold = (
+                    min((loss - self._saved) / TRY_SHARE, longest) if blocks else LONGEST[1]
+                )
             self._now, self._due = best, self._hold
         self._best = best
         self._worth = prices.iteration(self._now) / prices.ar
         self._since = self._took = self._expected = 0.0
         block = self._now.block
-        self._ar_ms = saved.ar
-        self._draft_ms = saved.draft[block] if block else [saved.ar]
-        self._verify_ms = saved.verify[block] if block else 0.0
+        reach = outlook.lengths[1 : block + 1] if self._judged else outlook.reach(block)
+        self._surprise.expect(reach)
+        self._ar_ms = times.ar
+        self._draft_ms = times.draft[block] if block else [times.ar]
+        self._verify_ms = times.verify[block] if block else 0.0
         self._cap = OUTLIER * self._pace.of(block)
 
-    def _gains(self, prices: Prices, blocks: list[int]) -> dict[Choice, float]:
-        """Tokens of each choice over those of AR steps in the same time."""
-        outlook = self._acceptance.outlook()
+    def _gains(self, outlook: Outlook, prices: Prices, blocks: list[int]) -> dict[Choice, float]:
+        """Tokens of each choice over those of AR steps at the same cost."""
         gains = {AR: 1.0}
         for block in blocks:
             choices = self._choices[block]
@@ -323,22 +275,24 @@ class Adaptive(PolicyAround):
             gains.update((Choice(block, least), found[least] * prices.ar) for least in choices)
         return gains
 
-    def _prices_at(self, length: int) -> tuple[Prices, list[int]]:
-        """Prices behind ``length`` tokens, and the blocks that beat AR steps where all drafts are
-        right: others are not worth a try."""
+    def _prices_at(self, length: int) -> tuple[Prices, Prices, list[int]]:
+        """Behind ``length`` tokens: milliseconds, what is to be saved, and the blocks that beat AR
+        steps where all drafts are right: others are not worth a try."""
         bucket = length // BUCKET
         found = self._at.get(bucket)
         if found is None:
             assert self._checked is not None
             middle = bucket * BUCKET + BUCKET // 2
-            prices = Prices.of(self.costs, self._checked, [*self._choices], middle)
+            times = prices = Prices.of(self.costs, self._checked, self._choices, middle)
+            if self.power is not None:
+                prices = Prices.of(self.costs, self._checked, self._choices, middle, self.power)
             flawless = Outlook.flawless(self.policy.block)
             blocks = []
             for block, choices in self._choices.items():
                 rate = rates(flawless, prices, block, choices[-1])
                 if max(rate[least] for least in choices) * prices.ar > 1:
                     blocks.append(block)
-            found = self._at[bucket] = prices, blocks
+            found = self._at[bucket] = times, prices, blocks
         return found
 
     def _min_prefixes(self, block: int) -> list[int]:
@@ -348,3 +302,18 @@ class Adaptive(PolicyAround):
                 return list(range(block + 2))
             return [min(self.policy.min_prefix, block)]
         return [0 if self._judged else block + 1]
+
+    def _told_costs(self) -> list[dict[str, Any]]:
+        """Empty before any decoder has asked for the states."""
+        if self._checked is None:
+            return []
+        told: list[dict[str, Any]] = [{"block": block} for block in (0, *self._choices)]
+        for unit, power in (("ms", None), ("mj", self.power)):
+            if unit == "ms" or power is not None:
+                short = self.costs.short
+                prices = Prices.of(self.costs, self._checked, self._choices, short, power)
+                for entry in told:
+                    block = entry["block"]
+                    entry[f"draft_{unit}"] = prices.draft[block][0] if block else None
+                    entry[f"verify_{unit}"] = prices.verify[block] if block else prices.ar
+        return told

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bitmtp_edge.decode.costs import CostTable, StepTime
+from bitmtp_edge.decode.energy_costs import PowerTable, StepPower, powered_states
 from bitmtp_edge.decode.loop import Decoder
 from bitmtp_edge.decode.policies import Policy
 from bitmtp_edge.decode.replay_states import ReplayStates
@@ -20,17 +21,20 @@ Trace = Sequence[tuple[int, int]]
 
 class TraceEngine(Engine):
     """The right token is always 1. Behind ``n`` tokens, h drafts are confident, a right: those of
-    ``trace[n]``. ``ms`` is the sum of what the steps cost by ``costs``; ``clock`` shows the sum of
-    all engines."""
+    ``trace[n]``. ``ms`` is the sum of what the steps cost by ``costs``, ``mj`` by ``power`` too;
+    ``clock`` shows the sum of all engines."""
 
     name = "trace"
     all_ms = 0.0
 
-    def __init__(self, trace: Trace, costs: CostTable, segment: int) -> None:
+    def __init__(
+        self, trace: Trace, costs: CostTable, segment: int, power: PowerTable | None = None
+    ) -> None:
         self._trace = trace
         self._costs = costs
+        self._power = power
         self._segment = segment
-        self.ms = 0.0
+        self.ms = self.mj = 0.0
 
     @property
     def segment(self) -> int:
@@ -39,6 +43,8 @@ class TraceEngine(Engine):
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
         ms = self._costs.ms(state.role, state.width, state.outputs, window.history_length)
         self.ms += ms
+        if self._power is not None:
+            self.mj += ms * self._power.watts(state.role, state.width)
         TraceEngine.all_ms += ms
         tokens = np.ones((state.outputs, 1), np.int32)
         probability = np.ones((state.outputs, 1), np.float32)
@@ -91,13 +97,30 @@ def cost_table(
     return CostTable(64, 512, tuple(steps))
 
 
+def power_table(states: ReplayStates, watts: Callable[[int], float]) -> PowerTable:
+    """A step of w slots draws watts(w), of either role."""
+    steps = (StepPower(s.role, s.width, watts(s.width)) for s in powered_states(states))
+    return PowerTable("trace", "all", tuple(steps))
+
+
 def ms_a_token(policy: Policy, trace: Trace, costs: CostTable, states: ReplayStates) -> float:
     """What decoding to the end of ``trace`` costs, a prompt of one token apart."""
-    engine = TraceEngine(trace, costs, states.segments[-1])
+    return costs_a_token(policy, trace, costs, states)[0]
+
+
+def costs_a_token(
+    policy: Policy,
+    trace: Trace,
+    costs: CostTable,
+    states: ReplayStates,
+    power: PowerTable | None = None,
+) -> tuple[float, float]:
+    """Milliseconds, and with ``power`` millijoules."""
+    engine = TraceEngine(trace, costs, states.segments[-1], power)
     decoder = Decoder(engine, states, policy)
     decoder.prefill([1])
     tokens = sum(len(each.tokens) for each in decoder.iterations(len(trace)))
-    return engine.ms / tokens
+    return engine.ms / tokens, engine.mj / tokens
 
 
 def make_trace(
