@@ -1,4 +1,4 @@
-"""Clocks of a Jetson, and whether something held them down while work ran."""
+"""Clocks and temperatures of a board, and whether something held it down while work ran."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from .ina3221 import find_rails
 from .sysfs import number_or_none, text_or_none
@@ -29,6 +30,7 @@ _EVENTS = {
     "oc2_event_cnt": "average over-current",
     "oc3_event_cnt": "instantaneous over-current",
 }
+_ZONES = "sys/class/thermal/thermal_zone*"
 _COOLING = re.compile(r"throttle|cpufreq|devfreq")  # not fans
 
 
@@ -38,7 +40,8 @@ class Clocks:
 
     jetson_clocks: whether clocks are pinned as that command does it, the GPU's and every core's
     lowest and highest being equal. events: how often since the start of the machine each kind of
-    event made the hardware throttle. throttled_by: what holds clocks down now.
+    event made the hardware throttle. throttled_by: what holds clocks down now. celsius:
+    temperatures by sensor.
     """
 
     gpu_mhz: float | None
@@ -48,6 +51,7 @@ class Clocks:
     jetson_clocks: bool | None
     events: dict[str, int]
     throttled_by: list[str]
+    celsius: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ class Seen:
 @dataclass(frozen=True)
 class ClockReport:
     """Clocks of a run. jetson_clocks: None where it is unknown, or changed. throttled_by: all that
-    held clocks down at some look. events: of each kind, those of the run."""
+    held clocks down at some look. events: of each kind, those of the run. celsius: the highest of
+    each sensor."""
 
     looks: int
     gpu_mhz: Seen | None
@@ -70,6 +75,14 @@ class ClockReport:
     jetson_clocks: bool | None
     events: dict[str, int]
     throttled_by: list[str]
+    celsius: dict[str, float] = field(default_factory=dict)
+
+
+class Clocked(Protocol):
+    """What tells clocks."""
+
+    def read(self) -> Clocks:
+        """Those of now."""
 
 
 @dataclass
@@ -81,6 +94,7 @@ class ClockReader:
     _alarms: list[tuple[str, Path]] = field(init=False)
     _events: list[tuple[str, Path]] = field(init=False)
     _cooling: list[tuple[str, Path]] = field(init=False)
+    _zones: list[tuple[str, Path]] = field(init=False)
 
     def __post_init__(self) -> None:
         folders = (folder for pattern in _DEVFREQ for folder in sorted(self.root.glob(pattern)))
@@ -102,6 +116,11 @@ class ClockReader:
             for folder in sorted(self.root.glob("sys/class/thermal/cooling_device*"))
             if (kind := text_or_none(folder / "type")) and _COOLING.search(kind)
         ]
+        self._zones = [
+            (kind, folder / "temp")
+            for folder in sorted(self.root.glob(_ZONES))
+            if (kind := text_or_none(folder / "type"))
+        ]
 
     def read(self) -> Clocks:
         """All of them, now."""
@@ -111,6 +130,7 @@ class ClockReader:
         )
         counts = ((what, number_or_none(file)) for what, file in self._events)
         active = [*self._alarms, *self._cooling]
+        heat = ((zone, number_or_none(file)) for zone, file in self._zones)
         return Clocks(
             gpu_mhz=now,
             gpu_min_mhz=low,
@@ -119,6 +139,7 @@ class ClockReader:
             jetson_clocks=self._pinned(low, high),
             events={what: number for what, number in counts if number is not None},
             throttled_by=_once(what for what, file in active if (number_or_none(file) or 0) > 0),
+            celsius={zone: number / 1000 for zone, number in heat if number is not None},
         )
 
     def _pinned(self, low: float | None, high: float | None) -> bool | None:
@@ -132,10 +153,13 @@ class ClockReader:
 
 
 class ClockWatch:
-    """Looks at the clocks twice a second for as long as its block lasts; ``report()`` after it."""
+    """Looks at the clocks twice a second for as long as its block lasts; ``report()`` after it.
+    reader: who tells them, in place of the files of ``root``."""
 
-    def __init__(self, root: Path = Path("/"), every_s: float = WATCH_S) -> None:
-        self._reader = ClockReader(root)
+    def __init__(
+        self, root: Path = Path("/"), every_s: float = WATCH_S, reader: Clocked | None = None
+    ) -> None:
+        self._reader = ClockReader(root) if reader is None else reader
         self._every_s = every_s
         self._looks: list[Clocks] = []
         self._stop = threading.Event()
@@ -176,6 +200,10 @@ class ClockWatch:
                 if what in first.events
             },
             throttled_by=_once(what for look in looks for what in look.throttled_by),
+            celsius={
+                sensor: max(look.celsius[sensor] for look in looks if sensor in look.celsius)
+                for sensor in _once(each for look in looks for each in look.celsius)
+            },
         )
 
 

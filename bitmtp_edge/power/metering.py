@@ -9,6 +9,10 @@ from .source import Where
 
 OFF = "off"
 
+# An edge of a window is a sample's time wrong at worst: of stretches like these, a few percent.
+LEAST_S = 2.0
+LEAST_NEWS = 8  # of the sensor
+
 
 class Metering:
     """A meter that samples, or none and the ``reason``. Use as a context manager, or call
@@ -39,6 +43,24 @@ class Metering:
     def begin(self) -> Window | None:
         """A window from now on; None without a meter."""
         return None if self.meter is None else self.meter.begin()
+
+    @property
+    def source(self) -> str | None:
+        """The name of the power source; None without a meter."""
+        return None if self.meter is None else self.meter.source.name
+
+    @property
+    def least_s(self) -> float:
+        """How long a stretch should last for its figures to be good; 0 without a meter."""
+        if self.meter is None:
+            return 0.0
+        source = self.meter.source
+        return max(LEAST_S, LEAST_NEWS * max(source.poll_s, source.update_s))
+
+    def measure_idle(self, seconds: float) -> float | None:
+        """Mean watts of so many seconds in which nothing runs; None without a meter, or a
+        figure."""
+        return None if self.meter is None else self.meter.measure_idle(seconds).mean_w
 
     def close(self) -> None:
         """Ends sampling and closes the source; more than once is no fault."""

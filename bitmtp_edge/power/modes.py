@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import Interrupted, UserError
 from .mode_note import locked_note
 from .nvpmodel import (
     Current,
@@ -38,6 +38,10 @@ class Patience:
     set_s: float = 30.0
     hold_s: float = 10.0
     poll_s: float = 0.2
+
+
+class Rebooting(Interrupted):
+    """The board is about to reboot into a power mode."""
 
 
 class PowerModes:
@@ -118,25 +122,38 @@ class PowerModes:
         return True
 
     @contextmanager
-    def held(self, name: str) -> Iterator[None]:
+    def held(self, name: str, *, reboot: bool = False) -> Iterator[None]:
         """Mode ``name`` for as long as the block lasts, then the mode from before.
 
         Also after an exception, and so after Ctrl-C; on the main thread SIGTERM and SIGHUP are
         KeyboardInterrupt here too. A process that is killed outright leaves the mode, and a note:
         whoever holds or restores a mode next goes back to what that process meant to go back to.
-        Raises UserError as :meth:`set` does, and where the mode before cannot be told or set again.
+        reboot: the way there and back may take one. On the way there :class:`Rebooting` is raised,
+        and the note is left for whoever holds a mode after it. Inside the block :meth:`change` goes
+        to other modes. Raises UserError as :meth:`set` does, and where the mode before cannot be
+        told or set again.
         """
         mode = self.find(name)
         with locked_note(self.root, _by_hand(mode)) as note, on_signals(interrupt):
             before = note.read() or self._mode_to_go_back_to()
             note.write(before)
+            rebooting = False
             try:
-                self.set(mode.name)
+                self.change(mode.name, reboot=reboot)
                 yield
+            except Rebooting:
+                rebooting = True
+                raise
             finally:
-                with on_signals(signal.SIG_IGN):
-                    self._go_back(before)
-                    note.clear()
+                if not rebooting:
+                    with on_signals(signal.SIG_IGN):
+                        self._go_back(before, reboot=reboot)
+                        note.clear()
+
+    def change(self, name: str, *, reboot: bool = False) -> None:
+        """As :meth:`set`; where the board is about to reboot, raises :class:`Rebooting`."""
+        if not self.set(name, reboot=reboot):
+            raise Rebooting(f"the board reboots into power mode {self.find(name).name}")
 
     def restore(self) -> str | None:
         """Goes back to the mode of a note that somebody left; its name, or None without one."""
@@ -169,9 +186,9 @@ class PowerModes:
             )
         return self.find(current.name).name
 
-    def _go_back(self, name: str) -> None:
+    def _go_back(self, name: str, *, reboot: bool = False) -> None:
         try:
-            self.set(name)
+            self.set(name, reboot=reboot)
         except UserError as error:
             number = self.find(name).id
             raise UserError(

@@ -11,6 +11,14 @@ from .source import SourceError
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 _NAME_BYTES = 96
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
+_CLOCK_SM, _CLOCK_MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_THROTTLING = {  # of nvmlClocksThrottleReasons those that are a limit, not a wish
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "thermal slowdown (driver)",
+    0x40: "thermal slowdown (hardware)",
+    0x80: "power brake",
+}
 _UNSIGNED_INT = 1  # NVML_VALUE_TYPE_UNSIGNED_INT
 
 
@@ -75,6 +83,25 @@ class NvmlDevice:
         power = c_uint()
         self._call("nvmlDeviceGetPowerUsage", self._device, byref(power))
         return float(power.value)
+
+    def megahertz(self, memory: bool = False) -> float:
+        """The clock of the multiprocessors, or of the memory."""
+        clock = c_uint()
+        kind = c_int(_CLOCK_MEMORY if memory else _CLOCK_SM)
+        self._call("nvmlDeviceGetClockInfo", self._device, kind, byref(clock))
+        return float(clock.value)
+
+    def celsius(self) -> float:
+        """Of the GPU."""
+        degrees = c_uint()
+        self._call("nvmlDeviceGetTemperature", self._device, c_int(0), byref(degrees))
+        return float(degrees.value)
+
+    def throttled_by(self) -> list[str]:
+        """What holds the clocks down now."""
+        bits = c_ulonglong()
+        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._device, byref(bits))
+        return [reason for bit, reason in _THROTTLING.items() if bits.value & bit]
 
     def _call(self, function: str, *arguments: Any) -> None:
         try:

@@ -56,6 +56,19 @@ def test_now(orin: Path) -> None:
     )
 
 
+def test_temperatures(tmp_path: Path) -> None:
+    for number, (kind, heat) in enumerate((("cpu-thermal", 48250), ("gpu-thermal", 51000))):
+        trees.write(tmp_path / f"sys/class/thermal/thermal_zone{number}/type", kind)
+        trees.write(tmp_path / f"sys/class/thermal/thermal_zone{number}/temp", heat)
+    trees.write(tmp_path / "sys/class/thermal/thermal_zone2/type", "cv0-thermal")  # tells nothing
+    watch = ClockWatch(tmp_path, every_s=60)
+    with watch:
+        trees.write(tmp_path / "sys/class/thermal/thermal_zone1/temp", 63500)
+    assert ClockReader(tmp_path).read().celsius == {"cpu-thermal": 48.25, "gpu-thermal": 63.5}
+    trees.write(tmp_path / "sys/class/thermal/thermal_zone1/temp", 40000)
+    assert watch.report().celsius == {"cpu-thermal": 48.25, "gpu-thermal": 63.5}
+
+
 def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     assert ClockReader(tmp_path).read() == Clocks(None, None, None, None, None, {}, [])
 

@@ -14,7 +14,7 @@ import pytest
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.power import modes as module
 from bitmtp_edge.power.mode_note import NOTE, left_behind, locked_note
-from bitmtp_edge.power.modes import Patience, PowerModes
+from bitmtp_edge.power.modes import Patience, PowerModes, Rebooting
 
 from . import trees
 from .nvpmodel_stub import Board, board
@@ -164,15 +164,39 @@ def test_given_back_after_a_signal(number: signal.Signals, nx: Board) -> None:
 def test_a_signal_does_not_stop_the_way_back(nx: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     go_back = PowerModes._go_back
 
-    def disturbed(self: PowerModes, name: str) -> None:
+    def disturbed(self: PowerModes, name: str, *, reboot: bool) -> None:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
-        go_back(self, name)
+        go_back(self, name, reboot=reboot)
 
     monkeypatch.setattr(PowerModes, "_go_back", disturbed)
     with modes_of(nx).held("25W"):
         pass
     assert nx.mode == 2
+
+
+def test_a_mode_that_takes_a_reboot_leaves_the_note_for_the_run_after_it(nx: Board) -> None:
+    modes = modes_of(nx)
+    with (
+        pytest.raises(Rebooting, match="the board reboots into power mode 10W"),
+        modes.held("25W", reboot=True),
+    ):
+        modes.change("10W", reboot=True)
+    assert (nx.calls, left_behind(nx.root)) == (["-m 3", "-m 1"], "15W")
+    trees.write(nx.bin / "state", 1)  # the board is up again
+    with modes_of(nx).held("10W", reboot=True):
+        assert (nx.mode, nx.calls) == (1, ["-m 3", "-m 1"])
+    assert (nx.calls[2:], left_behind(nx.root)) == (["-m 2"], None)
+
+
+def test_inside_a_held_mode_others_can_be_set(nx: Board) -> None:
+    modes = modes_of(nx)
+    with modes.held("25W"):
+        modes.change("MAXN_SUPER")
+        assert nx.mode == 0
+        with pytest.raises(UserError, match="takes a reboot"):
+            modes.change("10W")
+    assert (nx.mode, left_behind(nx.root)) == (2, None)
 
 
 def test_on_another_thread(nx: Board) -> None:

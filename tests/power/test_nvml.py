@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from bitmtp_edge.power import nvml_library
+from bitmtp_edge.power.clocks import Clocks
 from bitmtp_edge.power.nvml import Nvml, first_visible
+from bitmtp_edge.power.nvml_clocks import NvmlClocks
 from bitmtp_edge.power.nvml_library import FieldValue
 from bitmtp_edge.power.source import SourceError, Where
 
@@ -24,6 +26,8 @@ class Library:
         self.millijoules: int | None = 1234567
         self.instant: int | None = 78500
         self.mean: int | None = 80000
+        self.degrees: int | None = 41
+        self.reasons: int | None = 0x4 | 0x1 | 0x40
         self.asked: list[object] = []
         self.opened = 0
         self.nvmlErrorString: Any = ErrorString()
@@ -61,6 +65,15 @@ class Library:
         field.kind = 1
         field.value.unsigned_int = self.instant or 0
         return 0
+
+    def nvmlDeviceGetClockInfo(self, device: Any, kind: Any, out: Any) -> int:
+        return given(out, {1: 1980, 2: 3201}[kind.value])
+
+    def nvmlDeviceGetTemperature(self, device: Any, sensor: Any, out: Any) -> int:
+        return given(out, self.degrees)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: Any, out: Any) -> int:
+        return given(out, self.reasons)
 
 
 class ErrorString:
@@ -182,3 +195,22 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_of_this_machine(tmp_path: Path, library: Library) -> None:
     with pytest.raises(SourceError, match="it reads this machine, not"):
         Nvml(Where(tmp_path))
+
+
+def test_clocks_temperature_and_what_throttles(library: Library) -> None:
+    clocks = NvmlClocks("1")
+    assert clocks.read() == Clocks(
+        gpu_mhz=1980,
+        gpu_min_mhz=None,
+        gpu_max_mhz=None,
+        emc_mhz=3201,
+        jetson_clocks=None,
+        events={},
+        throttled_by=["power cap", "thermal slowdown (hardware)"],  # to be idle is no throttling
+        celsius={"GPU": 41},
+    )
+    assert library.asked == [1]
+    library.degrees = library.reasons = None
+    assert (clocks.read().celsius, clocks.read().throttled_by) == ({}, [])
+    clocks.close()
+    assert library.opened == 0

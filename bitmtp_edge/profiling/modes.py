@@ -1,0 +1,74 @@
+"""Power modes of a profile: which come when, and the one from before at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..power.mode_note import left_behind
+from ..power.modes import PowerModes
+
+ALL = "all"
+
+
+class ModeTour:
+    """Goes through power modes; without ``modes`` there is one mode, which has no name."""
+
+    def __init__(self, modes: PowerModes | None, reboot: bool = False) -> None:
+        self._modes = modes
+        self._reboot = reboot
+
+    def names(self, asked: Sequence[str]) -> tuple[str | None, ...]:
+        """The modes ``asked`` for, as the board spells them, each once; of none the present one.
+        "all": every mode, but those that take a reboot only where that is allowed. UserError for
+        another name."""
+        if self._modes is None:
+            return (None,)
+        current = self._modes.current()
+        if not asked:
+            return (None if current is None else self._modes.find(current.name).name,)
+        found: list[str] = []
+        for name in asked:
+            if name != ALL:
+                found.append(self._modes.find(name).name)
+                continue
+            found += [
+                mode.name
+                for mode in self._modes.table.modes
+                if self._reboot or not self._modes.needs_reboot(mode, current)
+            ]
+        return tuple(dict.fromkeys(found))
+
+    @contextmanager
+    def held(self, names: Sequence[str | None]) -> Iterator[Iterator[str | None]]:
+        """An iterator over ``names``, each of which holds until the next one, in the order of
+        :func:`in_order`; behind the block the mode from before is set again.
+
+        Raises UserError as :meth:`PowerModes.held` does, and :class:`Rebooting` where the board is
+        about to.
+        """
+        known = [name for name in names if name is not None]
+        if self._modes is None or not known:
+            yield iter(names)
+            return
+        modes, current = self._modes, self._modes.current()
+        present = None if current is None else current.name
+        if set(known) == {present} and left_behind(modes.root) is None:
+            yield iter(names)  # nothing to set, so nobody has to be allowed to
+            return
+        order = in_order(known, present, lambda name: modes.needs_reboot(modes.find(name), current))
+        with modes.held(order[0], reboot=self._reboot):
+            yield self._each(modes, order)
+
+    def _each(self, modes: PowerModes, order: Sequence[str]) -> Iterator[str | None]:
+        for name in order:
+            modes.change(name, reboot=self._reboot)
+            yield name
+
+
+def in_order(
+    names: Sequence[str], current: str | None, takes_reboot: Callable[[str], bool]
+) -> list[str]:
+    """The present mode first, then those that it leads to without a reboot, and the rest last: a
+    reboot ends the process."""
+    return sorted(names, key=lambda name: (name != current, takes_reboot(name)))

@@ -1,0 +1,163 @@
+"""What a profile found: the JSON that it writes after every point, and goes on from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..environment import Environment
+from ..errors import UserError
+from ..files import new_file
+from ..power.clocks import Seen
+from ..records import read_record
+from .statistics import Estimate
+
+Setting = int | float | str | None
+Phase = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True)
+class PointKey:
+    """What is measured. power_mode: None where the machine has none, or none was told."""
+
+    power_mode: str | None
+    policy: str
+    settings: dict[str, Setting]
+
+    @property
+    def label(self) -> str:
+        """The policy and its settings: ``hybrid D=8 tau=0.9 m=2``."""
+        names = {"block": "D", "min_prefix": "m"}
+        told = (
+            f"{names.get(name, name)}={value}"
+            for name, value in self.settings.items()
+            if name in ("gamma", "block", "tau", "min_prefix")
+        )
+        return " ".join((self.policy, *told))
+
+    @property
+    def name(self) -> str:
+        """The label behind the power mode, where there is one."""
+        return self.label if self.power_mode is None else f"{self.power_mode} {self.label}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, and what answers: an unfinished profile goes on where all of it is equal.
+
+    bundle: SHA-256 of bundle.json, which has that of every file. prompts: SHA-256 of the prompts'
+    token ids. within: the share of the mean that half the 95 % interval may have. min_seconds: of
+    decoding, for each prompt of a round. energy: the power source, None without one.
+    """
+
+    bundle: str
+    sdk: str
+    engine: str
+    threads: int | None
+    device: str | None
+    prompts: str
+    prompt_count: int
+    max_new_tokens: int
+    within: float
+    max_rounds: int
+    min_seconds: float
+    energy: str | None
+    points: tuple[PointKey, ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a trace, in its seconds. phase: "prefill" or "decode"."""
+
+    phase: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Power (W) over time (s) in the first round, and what ran when."""
+
+    seconds: tuple[float, ...]
+    watts: tuple[float, ...]
+    stretches: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The machine while it was measured. celsius: highest of the hottest sensor, whose name is
+    ``hottest``. memory_mhz: of the GPU's, or of a board's. None where nobody tells. throttled_by:
+    all that held clocks down at some look, twice a second."""
+
+    celsius: float | None
+    hottest: str | None
+    gpu_mhz: Seen | None
+    memory_mhz: Seen | None
+    jetson_clocks: bool | None
+    throttled_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ProfilePoint:
+    """One policy in one power mode. date: UTC, when it was done.
+
+    tight: the intervals of tokens_per_s and joules_per_token are within what was asked for.
+    tokens_per_s: generated tokens over decode seconds. joules_per_token: joules of decoding over
+    generated tokens, None where ``reason`` says why. watts: mean of decoding. idle_watts: of the
+    machine with the model loaded, before; never subtracted. counter_over_integrated: joules of the
+    energy counter over integrated power; None without one. generated_tokens: of all rounds.
+    """
+
+    key: PointKey
+    date: str
+    tight: bool
+    tokens_per_s: Estimate
+    joules_per_token: Estimate | None
+    watts: Estimate | None
+    reason: str | None
+    total_is: str | None
+    counter_over_integrated: float | None
+    idle_watts: float | None
+    tokens_per_iteration: float
+    verified_share: float
+    generated_tokens: int
+    seconds: float
+    conditions: Conditions
+    trace: Trace | None
+
+
+@dataclass(frozen=True)
+class ProfileReport:
+    """complete: every point of the request is measured; else the same command goes on.
+    energy_reason: why there is no meter. environment: where the newest part was measured."""
+
+    complete: bool
+    command: str
+    bundle: str
+    model: str
+    prompt_file: str
+    energy_reason: str | None
+    request: Request
+    environment: Environment
+    points: tuple[ProfilePoint, ...]
+
+    def point(self, key: PointKey) -> ProfilePoint | None:
+        """The one of ``key``, if it was measured."""
+        return next((point for point in self.points if point.key == key), None)
+
+
+def write_report(path: Path, report: ProfileReport) -> None:
+    """Replaces the file when all is written. OSError names it."""
+    with new_file(path) as file:
+        file.write(f"{json.dumps(asdict(report), indent=1, allow_nan=False)}\n".encode())
+
+
+def read_report(path: Path) -> ProfileReport:
+    """UserError, naming the field, for a file that is none; OSError where it cannot be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is not a profile's JSON: give another file") from None
+    return read_record(ProfileReport, value, str(path))
