@@ -14,32 +14,46 @@ constexpr int kMostDevices = 64;
 
 std::atomic<int32_t> wanted{1};
 
-// A device attribute, asked for once: launches are short, and the driver call is not.
-int32_t cached_attribute(std::atomic<int32_t> (&cache)[kMostDevices], cudaDeviceAttr attribute) {
+// What ask(device, value) finds for the current device, asked for once: launches are short, and calls of the driver are not. 0 where
+// it fails.
+template <class Ask>
+int32_t cached(std::atomic<int32_t> (&cache)[kMostDevices], const Ask &ask) {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device >= kMostDevices) return 0;
   int32_t known = cache[device].load(std::memory_order_relaxed);
   if (known == 0) {
     int value = 0;
-    if (cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess) return 0;
+    if (ask(device, value) != cudaSuccess) return 0;
     known = value;
     cache[device].store(known, std::memory_order_relaxed);
   }
   return known;
 }
 
-// Its major number.
-int32_t compute_capability() {
+int32_t cached_attribute(std::atomic<int32_t> (&cache)[kMostDevices], cudaDeviceAttr attribute) {
+  return cached(cache, [attribute](int device, int &value) { return cudaDeviceGetAttribute(&value, attribute, device); });
+}
+
+__global__ void any_kernel() {}
+
+// The major number of the architecture that the code in use was compiled for. A device may run code for an older one than its own, which
+// has none of what came later.
+int32_t compiled_for() {
   static std::atomic<int32_t> major[kMostDevices];
-  return cached_attribute(major, cudaDevAttrComputeCapabilityMajor);
+  return cached(major, [](int, int &value) {
+    cudaFuncAttributes attributes;
+    const cudaError_t status = cudaFuncGetAttributes(&attributes, any_kernel);
+    value = attributes.ptxVersion / 10;
+    return status;
+  });
 }
 
 }  // namespace
 
-bool programmatic_launch() { return wanted.load(std::memory_order_relaxed) != 0 && compute_capability() >= 9; }
+bool programmatic_launch() { return wanted.load(std::memory_order_relaxed) != 0 && compiled_for() >= 9; }
 
 // A cluster stays within a group of multiprocessors, of which a small partition of a device may have less than one.
-bool clusters() { return compute_capability() >= 9 && multiprocessors() >= 16; }
+bool clusters() { return compiled_for() >= 9 && multiprocessors() >= 16; }
 
 int32_t multiprocessors() {
   static std::atomic<int32_t> count[kMostDevices];
