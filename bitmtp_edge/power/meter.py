@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from .report import EnergyReport, Idle, PhaseEnergy, joules_per_token
+from .report import EnergyReport, Idle, PhaseEnergy, Stretch, joined, joules_per_token
 from .source import Reading, Source, SourceError
 from .trace import MIN_SAMPLES, Integral, Point, between_moves, count, integrate
 
@@ -239,21 +239,27 @@ class Meter:
 
 
 class Window:
-    """What began with :meth:`Meter.begin`: prefill until :meth:`mark_decode`, then decoding.
+    """What began with :meth:`Meter.begin`: prefill until :meth:`mark_decode`, then decoding, until
+    :meth:`mark_prefill` begins another prefill.
 
-    start, decode: when, on the meter's clock. readings: after :meth:`end`, those that it is made
-    of, with a few before and after.
+    readings, stretches: after :meth:`end`, the samples that it is made of, with a few before and
+    after, and what ran when.
     """
 
     def __init__(self, meter: Meter, start: float) -> None:
-        self.start = self.decode = start
         self.readings: list[Reading] = []
+        self.stretches: list[Stretch] = []
+        self._marks: list[tuple[str, float]] = [("prefill", start)]
         self._meter = meter
         self._thread_s = meter.thread_s
 
     def mark_decode(self) -> None:
         """Prefill ends here. Without a mark, all is decoding."""
-        self.decode = self._meter.mark()
+        self._marks.append(("decode", self._meter.mark()))
+
+    def mark_prefill(self) -> None:
+        """Decoding ends here, and another prompt is read."""
+        self._marks.append(("prefill", self._meter.mark()))
 
     def abandon(self) -> None:
         """The window ends without a report."""
@@ -264,10 +270,18 @@ class Window:
         or where it has stopped, until that is certain."""
         meter, end = self._meter, self._meter.mark()
         busy = meter.thread_s - self._thread_s
-        whole = meter.energy(self.start, end)
-        prefill = meter.energy(self.start, self.decode)
-        decode = meter.energy(self.decode, end)
-        rails = meter.rails(self.start, end)
+        if len(self._marks) == 1:
+            self._marks.append(("decode", self._marks[0][1]))
+        start = self._marks[0][1]
+        edges = [at for _, at in self._marks[1:]] + [end]
+        marks = zip(self._marks, edges, strict=True)
+        self.stretches = [Stretch(phase, at, until) for (phase, at), until in marks]
+        whole = meter.energy(start, end)
+        prefill, decode = (
+            joined([meter.energy(s.begin, s.end) for s in self.stretches if s.phase == phase])
+            for phase in ("prefill", "decode")
+        )
+        rails = meter.rails(start, end)
         self.readings = meter.readings()
         meter.release()
         return EnergyReport(

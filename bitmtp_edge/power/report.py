@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 
@@ -27,6 +29,15 @@ class PhaseEnergy:
     def because(self, trouble: str) -> PhaseEnergy:
         """The same, with the sensor's own words at the end of the reason."""
         return replace(self, reason=f"{self.reason} ({trouble})")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What ran from ``begin`` to ``end``, in seconds. phase: "prefill" or "decode"."""
+
+    phase: str
+    begin: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,33 @@ class EnergyReport(PhaseEnergy):
     decode: PhaseEnergy
     idle: Idle | None
     sampling_share: float | None
+
+
+def joined(parts: Sequence[PhaseEnergy]) -> PhaseEnergy:
+    """Stretches taken together, of one or more. Where one has no joules, there are none, and its
+    reason is that of all."""
+    if len(parts) == 1:
+        return parts[0]
+    seconds = math.fsum(part.seconds for part in parts)
+    joules = _sum([part.joules for part in parts])
+    covered = math.fsum(part.coverage * part.seconds for part in parts)
+    peaks = [part.peak_w for part in parts if part.peak_w is not None]
+    return PhaseEnergy(
+        seconds=seconds,
+        joules=joules,
+        counter_joules=_sum([part.counter_joules for part in parts]),
+        integrated_joules=_sum([part.integrated_joules for part in parts]),
+        mean_w=None if joules is None or not seconds else joules / seconds,
+        peak_w=max(peaks) if len(peaks) == len(parts) else None,
+        samples=sum(part.samples for part in parts),
+        coverage=covered / seconds if seconds else 0.0,
+        reason=next((part.reason for part in parts if part.reason is not None), None),
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
 
 
 def joules_per_token(joules: float | None, tokens: int) -> float | None:

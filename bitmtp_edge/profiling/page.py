@@ -98,7 +98,7 @@ def _body(report: ProfileReport, compared: Comparison | None) -> Iterator[str]:
         yield from strips
         yield (
             '<p class="soft">The first round of each point: prompt after prompt, read once and '
-            "then decoded again and again. Between two prompts the meter waits for the sensor.</p>"
+            "then decoded again and again.</p>"
         )
     yield "<h2>To repeat it</h2>"
     yield from _facts(report)

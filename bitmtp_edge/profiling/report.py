@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from ..environment import Environment
 from ..errors import UserError
 from ..files import new_file
 from ..power.clocks import Seen
+from ..power.report import Stretch
 from ..records import read_record
 from .statistics import Estimate
 
 Setting = int | float | str | None
-Phase = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A part of a trace, in its seconds. phase: "prefill" or "decode"."""
-
-    phase: str
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True)
 class Trace:
-    """Power (W) over time (s) in the first round, and what ran when."""
+    """Power (W) over time (s) in the first round, and what ran when, in the same seconds."""
 
     seconds: tuple[float, ...]
     watts: tuple[float, ...]

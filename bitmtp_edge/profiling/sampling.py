@@ -32,36 +32,35 @@ class Settings:
 
 @dataclass
 class Round:
-    """Sums over the prompts of one round. joules and those beside it: of decoding, and None as soon
-    as one prompt has no figure; ``reason`` says why."""
+    """Sums over the prompts of one round. joules and those beside it: of decoding, None where
+    ``reason`` says why, or there is no meter."""
 
     tokens: int = 0
     decode_s: float = 0.0
     iterations: int = 0
     verified: int = 0
     measured_s: float = 0.0
-    joules: float | None = 0.0
-    counter: float | None = 0.0
-    integrated: float | None = 0.0
+    joules: float | None = None
+    counter: float | None = None
+    integrated: float | None = None
     reason: str | None = None
     total_is: str | None = None
 
-    def add(self, replies: Sequence[GenerationResult], energy: EnergyReport | None) -> None:
-        """One prompt's replies, and the energy of their decoding."""
-        for reply in replies:
-            self.tokens += reply.generated_tokens
-            self.decode_s += reply.decode_s
-            self.iterations += reply.iterations
-            self.verified += sum(reply.verified)
-        if energy is None:
-            self.joules = self.counter = self.integrated = None
-            return
+    def add(self, reply: GenerationResult) -> None:
+        """One reply."""
+        self.tokens += reply.generated_tokens
+        self.decode_s += reply.decode_s
+        self.iterations += reply.iterations
+        self.verified += sum(reply.verified)
+
+    def measured(self, energy: EnergyReport) -> None:
+        """What the meter tells of all of them."""
         decode = energy.decode
-        self.joules = _sum(self.joules, decode.joules)
-        self.counter = _sum(self.counter, decode.counter_joules)
-        self.integrated = _sum(self.integrated, decode.integrated_joules)
-        self.measured_s += decode.seconds
-        self.reason = self.reason or decode.reason
+        self.measured_s = decode.seconds
+        self.joules = decode.joules
+        self.counter = decode.counter_joules
+        self.integrated = decode.integrated_joules
+        self.reason = decode.reason
         self.total_is = energy.total_is
 
 
@@ -144,57 +143,53 @@ def measure(
     first. UserError where no prompt gets a reply of any tokens."""
     done, trace = Rounds(settings), TraceRecorder()
     while not done.enough:
-        here = Round()
-        for ids in prompts:
-            sample(session, policy, ids, settings, metering, here, None if done.rounds else trace)
-        if not here.tokens or not here.decode_s:
-            raise UserError("no prompt gets a reply, so there is nothing to measure: give others")
+        window = metering.begin()
+        try:
+            here = _round(session, policy, prompts, settings, window)
+            if not here.tokens or not here.decode_s:
+                raise UserError("no prompt gets a reply, so there is nothing to measure")
+            if window is not None:
+                here.measured(window.end(here.tokens))
+        except BaseException:
+            if window is not None:
+                window.abandon()
+            raise
+        if window is not None and not done.rounds:
+            trace.add(window)
         done.rounds.append(here)
         on_round(done)
     return done, trace
 
 
-def sample(
+def _round(
     session: Session,
     policy: Policy,
-    ids: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     settings: Settings,
-    metering: Metering,
-    into: Round,
-    trace: TraceRecorder | None,
-) -> None:
-    """One prompt: read once, then decoded again and again for ``min_seconds``.
+    window: Window | None,
+) -> Round:
+    """Every prompt, read once and then decoded again and again for ``min_seconds``.
 
     A sensor tells nothing of a reply of some milliseconds. Behind the first one, the prompt's rows
     are still there, so that what is measured is decoding alone.
     """
-    decoder = session.decoder(policy)
-    window = metering.begin()
+    here = Round()
 
     def decoding_begins(done: int, total: int) -> None:
         if window is not None and done == total:
             window.mark_decode()
 
-    try:
+    for number, ids in enumerate(prompts):
+        decoder = session.decoder(policy)
+        if window is not None and number:
+            window.mark_prefill()
         most = settings.max_new_tokens
-        replies = [_whole(session.reply(decoder, ids, most, on_prefill=decoding_begins))]
-        began = perf_counter() - replies[0].decode_s
+        reply = _whole(session.reply(decoder, ids, most, on_prefill=decoding_begins))
+        began = perf_counter() - reply.decode_s
+        here.add(reply)
         while perf_counter() - began < settings.min_seconds:
-            replies.append(_whole(session.reply(decoder, ids, most)))
-        energy = _ended(window, replies)
-    except BaseException:
-        if window is not None:
-            window.abandon()
-        raise
-    into.add(replies, energy)
-    if trace is not None and window is not None and energy is not None:
-        trace.add(window, energy)
-
-
-def _ended(window: Window | None, replies: Sequence[GenerationResult]) -> EnergyReport | None:
-    if window is None:
-        return None
-    return window.end(sum(reply.generated_tokens for reply in replies))
+            here.add(_whole(session.reply(decoder, ids, most)))
+    return here
 
 
 def _whole(reply: GenerationResult) -> GenerationResult:
@@ -202,10 +197,6 @@ def _whole(reply: GenerationResult) -> GenerationResult:
     if reply.finish_reason == "interrupted":
         raise KeyboardInterrupt
     return reply
-
-
-def _sum(total: float | None, more: float | None) -> float | None:
-    return None if total is None or more is None else total + more
 
 
 def _estimate(values: list[float]) -> Estimate | None:

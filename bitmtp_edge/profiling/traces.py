@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..power.meter import Window
-from ..power.report import EnergyReport
+from ..power.report import Stretch
 from ..power.source import Reading
-from .report import Stretch, Trace
+from .report import Trace
 
 MOST = 480  # points of a trace: more than a page shows
 
@@ -17,18 +17,15 @@ class TraceRecorder:
         self._readings: dict[float, Reading] = {}  # neighbours share those between them
         self._stretches: list[Stretch] = []
 
-    def add(self, window: Window, energy: EnergyReport) -> None:
+    def add(self, window: Window) -> None:
         """A window that has ended."""
         self._readings.update((reading.at, reading) for reading in window.readings)
-        end = window.decode + energy.decode.seconds
-        if window.decode > window.start:
-            self._stretches.append(Stretch("prefill", window.start, window.decode))
-        self._stretches.append(Stretch("decode", window.decode, end))
+        self._stretches.extend(each for each in window.stretches if each.end > each.begin)
 
     def trace(self) -> Trace | None:
         """From the first reading on; None without one. Where there are many, neighbours are
         averaged."""
-        if not self._readings:
+        if not self._readings or not self._stretches:
             return None
         began = min(min(self._readings), self._stretches[0].begin)
         ordered = [self._readings[at] for at in sorted(self._readings)]

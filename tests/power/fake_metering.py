@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bitmtp_edge.power.metering import Metering
-from bitmtp_edge.power.report import EnergyReport, PhaseEnergy
+from bitmtp_edge.power.report import EnergyReport, PhaseEnergy, Stretch
 from bitmtp_edge.power.source import Reading
 
-WATTS = 2.0
+BEGAN, WATTS = 100.0, 2.0
 PREFILL_S, TOKEN_S = 0.5, 0.1
 LEAST_TOKENS = 5  # a shorter reply gives no figure
 SHORT = "2 samples in 0.1 s: at least 5 are needed"
@@ -34,14 +34,19 @@ class FakeMetering(Metering):
 
 @dataclass
 class FakeWindow:
+    """Prompts of half a second, and their tokens spread over them evenly."""
+
     metering: FakeMetering
-    start: float = 100.0
-    decode: float = 100.0
+    prompts: int = 1
     readings: list[Reading] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
 
     def mark_decode(self) -> None:
         self.metering.calls.append("decode")
-        self.decode = self.start + PREFILL_S
+
+    def mark_prefill(self) -> None:
+        self.metering.calls.append("prefill")
+        self.prompts += 1
 
     def abandon(self) -> None:
         self.metering.calls.append("abandon")
@@ -50,18 +55,22 @@ class FakeWindow:
         self.metering.calls.append(f"end {tokens}")
         watts = self.metering.watts
         decode = phase(TOKEN_S * tokens, watts, None if tokens >= LEAST_TOKENS else SHORT)
-        end = self.decode + decode.seconds
+        at = BEGAN
+        for _ in range(self.prompts):
+            middle, end = at + PREFILL_S, at + PREFILL_S + decode.seconds / self.prompts
+            self.stretches += [Stretch("prefill", at, middle), Stretch("decode", middle, end)]
+            at = end
         self.readings = [
-            Reading(at, {"VDD_IN": 1000 * watts}, 1000 * watts, "VDD_IN", "fake")
-            for at in (self.start - 0.1, self.start, self.decode, end, end + 0.1)
+            Reading(when, {"VDD_IN": 1000 * watts}, 1000 * watts, "VDD_IN", "fake")
+            for when in (BEGAN - 0.1, BEGAN, at, at + 0.1)
         ]
         return EnergyReport(
-            **vars(phase(PREFILL_S + decode.seconds, watts, decode.reason)),
+            **vars(phase(at - BEGAN, watts, decode.reason)),
             joules_per_token=None if decode.joules is None else decode.joules / tokens,
             source="fake",
             total_is="VDD_IN",
             rails={"VDD_IN": 1000 * watts},
-            prefill=phase(PREFILL_S, watts, None),
+            prefill=phase(PREFILL_S * self.prompts, watts, None),
             decode=decode,
             idle=None,
             sampling_share=0.0,

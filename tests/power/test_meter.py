@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from bitmtp_edge.power.meter import Meter
-from bitmtp_edge.power.report import EnergyReport
+from bitmtp_edge.power.report import EnergyReport, Stretch
 from bitmtp_edge.power.source import Reading, Source, SourceError
 
 PERIOD = 0.05
@@ -121,6 +121,48 @@ def test_phases_of_different_power() -> None:
     assert report.decode.mean_w == pytest.approx(12, rel=0.02)
     assert report.prefill.joules and report.decode.joules
     assert report.joules == pytest.approx(report.prefill.joules + report.decode.joules)
+
+
+def test_several_prompts_in_one_window() -> None:
+    """Prefill draws 30 W and decoding 12: what is measured of each is all of its stretches."""
+    edges = ((1001, 30.0), (1002, 12.0), (1004, 30.0), (1005, 12.0))
+
+    def watts(at: float) -> float:
+        return next((watts for begin, watts in reversed(edges) if at >= begin), 5.0)
+
+    bench = Bench(Simulated(watts))
+    bench.sleep(1)
+    window = bench.meter.begin()
+    for number in range(2):
+        if number:
+            window.mark_prefill()
+        bench.sleep(1)
+        window.mark_decode()
+        bench.sleep(2)
+    report = window.end(60)
+    assert report.decode.seconds == pytest.approx(4)
+    assert report.decode.joules == pytest.approx(48, rel=0.03)
+    assert report.prefill.joules == pytest.approx(60, rel=0.03)
+    assert report.joules_per_token == pytest.approx(0.8, rel=0.03)
+    assert (report.decode.coverage, report.decode.reason) == (pytest.approx(1), None)
+    told = [(each.phase, round(each.end - each.begin)) for each in window.stretches]
+    assert told == [("prefill", 1), ("decode", 2)] * 2
+
+
+def test_a_stretch_without_a_figure_leaves_all_without_one() -> None:
+    bench = Bench(Simulated())
+    bench.sleep(1)
+    window = bench.meter.begin()
+    for seconds in (2, 0.1):
+        window.mark_prefill()
+        bench.sleep(1)
+        window.mark_decode()
+        bench.sleep(seconds)
+    report = window.end(60)
+    assert (report.decode.joules, report.joules_per_token) == (None, None)
+    assert report.decode.reason is not None and "at least 5 are needed" in report.decode.reason
+    assert report.prefill.joules is None  # the very first one is empty
+    assert report.joules == pytest.approx(41, rel=0.02)
 
 
 class Dear(Simulated):
@@ -380,8 +422,11 @@ def test_what_a_window_is_made_of_stays_with_it_and_the_rest_is_forgotten() -> N
     window.mark_decode()
     bench.sleep(1)
     window.end(1)
-    assert (window.start, window.decode) == (1100, 1200)
-    assert window.readings[0].at <= window.start and window.readings[-1].at >= 1201
+    assert window.stretches == [
+        Stretch("prefill", 1100, 1200),
+        Stretch("decode", 1200, pytest.approx(1201)),
+    ]
+    assert window.readings[0].at <= 1100 and window.readings[-1].at >= 1201
     assert len(window.readings) > 2000
     bench.sleep(1)
     assert len(bench.meter.readings()) < 20
