@@ -1,6 +1,7 @@
-"""Step costs kept between runs: measured once for a bundle, engine and machine.
+"""Step costs kept between runs, in time and in power: measured once for a bundle, engine, machine
+and power mode.
 
-The file lies beside the bundle, in ``engines/NAME/``, or where that cannot be written, in the
+The files lie beside the bundle, in ``engines/NAME/``, or where that cannot be written, in the
 user's cache folder.
 """
 
@@ -12,20 +13,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from .bundle import BUNDLE_FILE, Bundle, sha256_of
 from .decode.costs import CostTable, measure_costs
+from .decode.energy_costs import PowerTable
 from .decode.replay_states import ReplayStates
 from .engines.base import Engine
 from .environment import environment
 from .errors import UserError
 from .records import read_record
 
+SCHEMA = 2
+MODE_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
 
 @dataclass(frozen=True)
 class Measured:
     """What the costs hold for. bundle: SHA-256 of its bundle.json, which has that of every file.
-    processor: what steps run on, a GPU too."""
+    processor: what steps run on, a GPU too. power_mode: the board's, None where there are none."""
 
     bundle: str
     engine: str
@@ -33,14 +39,43 @@ class Measured:
     processor: str | None
     instructions: str | None
     sdk: str
+    power_mode: str | None
+
+
+class SavedFile(Protocol):
+    """What the JSON of a saved file holds."""
+
+    @property
+    def measured(self) -> Measured: ...
+
+    def fits(self, states: ReplayStates) -> bool: ...
 
 
 @dataclass(frozen=True)
 class CostFile:
-    """The JSON of a cost file."""
+    """The JSON of a file of times."""
 
+    schema: int
     measured: Measured
     costs: CostTable
+
+    def fits(self, states: ReplayStates) -> bool:
+        return self.costs.fits(states)
+
+
+@dataclass(frozen=True)
+class PowerFile:
+    """The JSON of a file of watts."""
+
+    schema: int
+    measured: Measured
+    power: PowerTable
+
+    def fits(self, states: ReplayStates) -> bool:
+        return self.power.fits(states)
+
+
+Saved = TypeVar("Saved", bound=SavedFile)
 
 
 def costs_of(
@@ -57,14 +92,15 @@ def costs_of(
     are not worth saving.
     """
     key = _key(bundle, engine)
-    found, reason = (None, None) if anew else _read(bundle, key, states)
+    places = _places(bundle, key, "costs")
+    found, reason = (None, None) if anew else _read(CostFile, places, key, states)
     if found is not None:
-        return found
+        return found.costs
     told = "measuring what steps cost here, which takes some seconds"
     notice(told if reason is None else f"{reason}: {told}")
     measured = measure_costs(engine, states)
     if measured.steady:
-        _save(CostFile(key, measured.costs), _places(bundle, key))
+        _save(CostFile(SCHEMA, key, measured.costs), places)
     else:
         notice(
             f"step costs are used now and not saved: runs of one step differ {measured.spread:.1f} "
@@ -72,6 +108,34 @@ def costs_of(
             "inspect BUNDLE --costs --measure"
         )
     return measured.costs
+
+
+def power_of(
+    bundle: Bundle, engine: Engine, states: ReplayStates, notice: Callable[[str], None]
+) -> PowerTable:
+    """The saved power of steps, or what is measured now and saved.
+
+    ``notice`` is told how long measuring takes, and why a saved file is not used. Raises UserError
+    where no power source works, or the one that does gives no figure.
+    """
+    from .power.source import Where
+    from .step_power import measure_power, measuring_seconds, open_source_of
+
+    key = _key(bundle, engine)
+    places = _places(bundle, key, "power")
+    found, reason = _read(PowerFile, places, key, states)
+    if found is not None:
+        return found.power
+    with open_source_of(engine, Where(gpu=engine.gpu)) as source:
+        seconds = measuring_seconds(states, source)
+        told = (
+            "measuring what steps draw here, once for this machine and power mode: about "
+            f"{seconds:.0f} s, by {source.name}"
+        )
+        notice(told if reason is None else f"{reason}: {told}")
+        power = measure_power(engine, states, source)
+    _save(PowerFile(SCHEMA, key, power), places)
+    return power
 
 
 def _key(bundle: Bundle, engine: Engine) -> Measured:
@@ -83,12 +147,24 @@ def _key(bundle: Bundle, engine: Engine) -> Measured:
         here.device or here.processor,
         here.instructions,
         here.versions["bitmtp-edge"],
+        _power_mode(),
     )
 
 
-def _places(bundle: Bundle, key: Measured) -> list[Path]:
-    """Where a cost file may lie, the preferred place first."""
-    name = f"costs-{key.threads or 'all'}-threads.json"
+def _power_mode() -> str | None:
+    from .power.modes import PowerModes
+
+    try:
+        current = PowerModes().current()
+    except UserError:
+        return None
+    return None if current is None else current.name
+
+
+def _places(bundle: Bundle, key: Measured, what: str) -> list[Path]:
+    """Where the file of ``what`` for this power mode may lie, the preferred place first."""
+    mode = "".join(each if each in MODE_CHARACTERS else "_" for each in key.power_mode or "")
+    name = f"{what}-{key.threads or 'all'}-threads{'-' * bool(mode)}{mode}.json"
     places = [bundle.path / "engines" / key.engine / name]
     if (cache := _cache_folder()) is not None:
         places.append(cache / "bitmtp-edge" / key.bundle[:16] / key.engine / name)
@@ -108,14 +184,17 @@ def _cache_folder() -> Path | None:
 
 
 def _read(
-    bundle: Bundle, key: Measured, states: ReplayStates
-) -> tuple[CostTable | None, str | None]:
-    """Costs that hold for ``key``; else None and what is wrong with the file that was found."""
+    kind: type[Saved], places: list[Path], key: Measured, states: ReplayStates
+) -> tuple[Saved | None, str | None]:
+    """A file that holds for ``key``; else None and what is wrong with the one that was found."""
     reason = None
-    for path in _places(bundle, key):
+    for path in places:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
-            file = read_record(CostFile, value, str(path))
+            if isinstance(value, dict) and value.get("schema", SCHEMA) != SCHEMA:
+                reason = reason or f"{path} is of another schema"
+                continue
+            file = read_record(kind, value, str(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, RecursionError, UserError):
@@ -124,14 +203,14 @@ def _read(
         changed = [name for name, now in asdict(key).items() if getattr(file.measured, name) != now]
         if changed:
             reason = reason or f"{path} is of another {changed[0]}"
-        elif file.costs.fits(states):
-            return file.costs, None
+        elif file.fits(states):
+            return file, None
         else:
             reason = reason or f"{path} is damaged"
     return None, reason
 
 
-def _save(file: CostFile, places: list[Path]) -> None:
+def _save(file: CostFile | PowerFile, places: list[Path]) -> None:
     """Writes the file to the first place that takes it; none has to."""
     text = json.dumps(asdict(file), indent=1) + "\n"
     for path in places:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from .bundle import TEMPLATE_FILE, TOKENIZER_FILE, Bundle
 from .decode import POLICIES, check_used
-from .decode.adaptive import Adaptive
+from .decode.adaptive import Adaptive, Objective
 from .decode.costs import CostTable
+from .decode.energy_costs import PowerTable
 from .decode.generate import GenerationResult, generate
 from .decode.loop import Decoder
 from .decode.policies import (
@@ -30,7 +31,7 @@ from .decode.stopping import StopRules
 from .engines.base import Engine
 from .engines.registry import EngineOptions, open_engine
 from .errors import SettingError, UserError
-from .saved_costs import costs_of
+from .saved_costs import costs_of, power_of
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -135,6 +136,12 @@ class Session:
         """What steps cost here: saved ones, or measured now, which takes a second or a few."""
         return costs_of(self.bundle, self.engine, self.states, self.notice)
 
+    @cached_property
+    def power(self) -> PowerTable:
+        """What steps draw here: saved, or measured now, which takes half a minute. Raises UserError
+        where no power source works."""
+        return power_of(self.bundle, self.engine, self.states, self.notice)
+
     @property
     def policies(self) -> tuple[str, ...]:
         """Those of :data:`POLICIES` that this bundle's weights and masks can serve."""
@@ -150,13 +157,15 @@ class Session:
         block: int | Literal["auto"] | None = None,
         tau: float | None = None,
         min_prefix: int | Literal["auto"] | None = None,
+        objective: Objective = "speed",
     ) -> Policy:
         """A policy of :data:`POLICIES`; None takes what the bundle was exported with.
 
         block "auto": see :class:`Adaptive`. min_prefix "auto": the best by :attr:`costs`. None: of
-        block "auto", chosen as well; else the bundle's, or the block where that is shorter. Raises
-        UserError for another name, a policy that the bundle cannot serve, a number out of range,
-        and one that the policy has no use for.
+        block "auto", chosen as well; else the bundle's, or the block where that is shorter.
+        objective: whether "auto" is to save time, or energy by :attr:`power`. Raises UserError for
+        another name, a policy that the bundle cannot serve, a number out of range, and what the
+        policy has no use for.
         """
         defaults = self.bundle.decoding
         name = defaults.policy if name is None else name
@@ -169,6 +178,10 @@ class Session:
                 f"with; choose {' or '.join(self.policies)}"
             )
         check_used([name], gamma=gamma, block=block, tau=tau, min_prefix=min_prefix)
+        if objective == "energy" and "auto" not in (block, min_prefix):
+            raise SettingError(
+                "objective", "energy is of block auto and min-prefix auto alone: add block auto"
+            )
         if name == "ar":
             return AutoRegressive()
         if name == "nested":
@@ -181,10 +194,14 @@ class Session:
         size = trained if block in (None, "auto") else self._checked_block(int(block), trained)
         number = None if min_prefix == "auto" else min_prefix
         made = self._block_policy(name, size, tau, number)
+        if not adaptive and min_prefix != "auto":
+            return made
+        power = self.power if objective == "energy" else None
         if adaptive:
-            return Adaptive(made, self.costs, any_prefix=number is None)
-        if min_prefix == "auto" and isinstance(made, Hybrid):
-            return replace(made, min_prefix=default_min_prefix(made, self.costs, self.states))
+            return Adaptive(made, self.costs, power=power, any_prefix=number is None)
+        if isinstance(made, Hybrid):
+            best = default_min_prefix(made, self.costs, self.states, power)
+            return replace(made, min_prefix=best)
         return made
 
     def _block_policy(

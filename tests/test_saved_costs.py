@@ -12,17 +12,20 @@ from typing import Any
 import pytest
 
 from bitmtp_edge import saved_costs as module
+from bitmtp_edge import step_power
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.adaptive import Adaptive
 from bitmtp_edge.decode.costs import STEADY, CostTable, Measurement, StepTime
+from bitmtp_edge.decode.energy_costs import PowerTable
 from bitmtp_edge.decode.policies import Hybrid
 from bitmtp_edge.decode.prices import default_min_prefix
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine
+from bitmtp_edge.errors import UserError
 from bitmtp_edge.saved_costs import costs_of
 from bitmtp_edge.session import Session
 
-from .decode.trace_engine import cost_table
+from .decode.trace_engine import cost_table, power_table
 
 MEASURING = "measuring what steps cost here, which takes some seconds"
 
@@ -137,7 +140,7 @@ def test_costs_that_cannot_be_are_measured_again(
     assert costs == measured[1]
 
 
-@pytest.mark.parametrize("name", ["bundle", "processor", "instructions", "sdk"])
+@pytest.mark.parametrize("name", ["bundle", "processor", "instructions", "sdk", "power_mode"])
 def test_a_file_of_something_else_is_measured_again(
     name: str, bundle: Bundle, measured: list[CostTable]
 ) -> None:
@@ -245,3 +248,116 @@ def test_costs_are_measured_on_a_real_engine(bundle: Bundle) -> None:
         costs = costs_of(bundle, session.engine, session.states, lambda line: None)
     assert all(step.short_ms > 0 and step.long_ms > 0 for step in costs.steps)
     assert all(isinstance(step, StepTime) for step in costs.steps)
+
+
+POWERED = "measuring what steps draw here, once for this machine and power mode: about 9 s, by fake"
+
+
+@pytest.fixture
+def powered(monkeypatch: pytest.MonkeyPatch, measured: list[CostTable]) -> list[PowerTable]:
+    """Every power table that is measured, of made-up watts, each another."""
+    tables: list[PowerTable] = []
+
+    class Fake:
+        name = "fake"
+
+        def __enter__(self) -> Fake:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+    def measure(engine: Engine, states: ReplayStates, source: object) -> PowerTable:
+        tables.append(power_table(states, lambda width: 5.0 + len(tables) + width))
+        return tables[-1]
+
+    monkeypatch.setattr(step_power, "open_source_of", lambda engine, where: Fake())
+    monkeypatch.setattr(step_power, "measuring_seconds", lambda states, source: 9.1)
+    monkeypatch.setattr(step_power, "measure_power", measure)
+    return tables
+
+
+def power_and_notices(bundle: Bundle) -> tuple[PowerTable, list[str]]:
+    notices: list[str] = []
+    with Session(bundle, Session.open(bundle.path).engine, notices.append) as session:
+        return session.power, notices
+
+
+def test_power_is_measured_once_beside_the_times(
+    bundle: Bundle, powered: list[PowerTable], measured: list[CostTable]
+) -> None:
+    assert power_and_notices(bundle) == (powered[0], [POWERED])
+    costs_and_notices(bundle)
+    assert power_and_notices(bundle) == (powered[0], [])
+    names = sorted(path.name for path in (bundle.path / "engines").rglob("*.json"))
+    assert [name.partition("-")[0] for name in names] == ["costs", "power"]
+    assert (len(powered), len(measured)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda file: file.update(schema=1), "of another schema"),
+        (lambda file: file["measured"].update(processor="another"), "of another processor"),
+        (lambda file: file["measured"].update(power_mode="30W"), "of another power_mode"),
+        (lambda file: file["power"]["steps"].pop(), "damaged"),
+        (lambda file: file["power"]["steps"].append(file["power"]["steps"][0]), "damaged"),
+        *(
+            (lambda file, watts=watts: file["power"]["steps"][2].update(watts=watts), "damaged")
+            for watts in (0.0, -4.0, float("nan"), float("inf"), None)
+        ),
+    ],
+)
+def test_power_that_does_not_hold_here_is_measured_again(
+    change: Callable[[dict[str, Any]], None],
+    words: str,
+    bundle: Bundle,
+    powered: list[PowerTable],
+) -> None:
+    power_and_notices(bundle)
+    path = cost_file(bundle)
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    power, notices = power_and_notices(bundle)
+    assert power == powered[1]
+    assert len(notices) == 1 and notices[0].endswith(f": {POWERED}") and words in notices[0]
+
+
+def test_each_power_mode_has_files_of_its_own(
+    bundle: Bundle,
+    powered: list[PowerTable],
+    measured: list[CostTable],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for mode in ("MAXN SUPER", "15W", "MAXN SUPER", "15W"):
+        monkeypatch.setattr(module, "_power_mode", lambda mode=mode: mode)
+        costs_and_notices(bundle)
+        power_and_notices(bundle)
+    assert (len(powered), len(measured)) == (2, 2)
+    names = {path.name for path in (bundle.path / "engines").rglob("*.json")}
+    ends = {name.rpartition("threads-")[2] for name in names}
+    assert len(names) == 4 and ends == {"MAXN_SUPER.json", "15W.json"}
+
+
+def test_a_session_saves_joules_where_that_is_the_objective(
+    bundle: Bundle, powered: list[PowerTable], measured: list[CostTable]
+) -> None:
+    with Session.open(bundle.path) as session:
+        speed = session.policy("hybrid", block="auto")
+        assert isinstance(speed, Adaptive) and not powered
+        energy = session.policy("hybrid", block="auto", objective="energy")
+        assert isinstance(energy, Adaptive) and energy.power == powered[0]
+        fixed = session.policy("hybrid", min_prefix="auto", objective="energy")
+        assert isinstance(fixed, Hybrid)
+        best = default_min_prefix(fixed, measured[0], session.states, powered[0])
+        assert fixed.min_prefix == best
+        ids = session.prompt_ids("the hat")
+        ar = session.reply(session.decoder(session.policy("ar")), ids, 40)
+        policy = session.policy("speculative", block="auto", objective="energy")
+        reply = session.reply(session.decoder(policy), ids, 40)
+        assert reply.token_ids == ar.token_ids
+        assert reply.policy_settings["objective"] == "energy"
+        for name in ("ar", "hybrid"):
+            with pytest.raises(UserError, match="of block auto and min-prefix auto alone"):
+                session.policy(name, objective="energy")

@@ -25,11 +25,13 @@ from .options import (
     engine_options,
     gamma_option,
     max_new_tokens_option,
+    objective_option,
     threshold_options,
 )
 
 if TYPE_CHECKING:
     from ..benchmark_report import BenchReport
+    from ..decode.adaptive import Objective
     from ..decode.policies import Policy
     from ..session import Session
 
@@ -67,6 +69,7 @@ SYNTHETIC_BLOCKS: tuple[NumberOrAuto, ...] = (4, 8)
 @gamma_option("gammas", multiple=True)
 @block_option("blocks", multiple=True)
 @threshold_options
+@objective_option
 @click.option(
     "--force-reject",
     is_flag=True,
@@ -97,6 +100,7 @@ def command(
     blocks: tuple[NumberOrAuto, ...],
     tau: float | None,
     min_prefix: NumberOrAuto | None,
+    objective: Objective,
     force_reject: bool,
     trace_file: str | None,
     runtimes: tuple[str, ...],
@@ -108,6 +112,10 @@ def command(
 ) -> None:
     forced = _forcing(force_reject, trace_file, blocks, shape is not None)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
+    if objective == "energy" and "auto" not in (*blocks, min_prefix):
+        raise UserError(
+            "--objective energy is of --block auto and --min-prefix auto alone: add --block auto"
+        )
     if runtimes and "auto" in blocks:
         raise UserError(
             "--block auto chooses by what steps take, which --runtime changes: give a number"
@@ -121,7 +129,7 @@ def command(
         found = [
             policy
             for name in dict.fromkeys(asked)
-            for choice in choices(name, our_gammas, our_blocks, tau, min_prefix)
+            for choice in choices(name, our_gammas, our_blocks, tau, min_prefix, objective)
             for policy in forced(choice.of(session))
         ]
         if (force_reject or trace_file) and not any(policy.max_drafts for policy in found):

@@ -14,6 +14,7 @@ from ..decode import POLICIES, SETTINGS
 from ..errors import UserError
 
 if TYPE_CHECKING:
+    from ..decode.adaptive import Objective
     from ..decode.loop import Decoder
     from ..decode.policies import Policy
     from ..decode.sampling import SamplingParams
@@ -73,18 +74,24 @@ def _notice(line: str) -> None:
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """``--policy``, ``--gamma``, ``--block``, ``--tau``, ``--min-prefix``; None where the bundle's
-    own default holds."""
+    """``--policy``, ``--gamma``, ``--block``, ``--tau``, ``--min-prefix``, None where the bundle's
+    own default holds; ``--objective``."""
 
     name: str | None
     gamma: int | None
     block: NumberOrAuto | None
     tau: float | None
     min_prefix: NumberOrAuto | None
+    objective: Objective = "speed"
 
     def of(self, session: Session) -> Policy:
         return session.policy(
-            self.name, self.gamma, block=self.block, tau=self.tau, min_prefix=self.min_prefix
+            self.name,
+            self.gamma,
+            block=self.block,
+            tau=self.tau,
+            min_prefix=self.min_prefix,
+            objective=self.objective,
         )
 
 
@@ -94,8 +101,9 @@ def choices(
     blocks: Sequence[NumberOrAuto],
     tau: float | None,
     min_prefix: NumberOrAuto | None,
+    objective: Objective = "speed",
 ) -> list[PolicyChoice]:
-    """Policy ``name`` with each of the settings that it has."""
+    """Policy ``name`` with each of the settings that it has; the objective where one is auto."""
     own = SETTINGS[name]
     return [
         PolicyChoice(
@@ -104,6 +112,9 @@ def choices(
             block,
             tau if "tau" in own else None,
             min_prefix if "min_prefix" in own else None,
+            objective
+            if "auto" in (block, min_prefix if "min_prefix" in own else None)
+            else "speed",
         )
         for gamma in dict.fromkeys((gammas if "gamma" in own else ()) or (None,))
         for block in dict.fromkeys((blocks if "block" in own else ()) or (None,))
@@ -166,9 +177,11 @@ def policy_options(function: Function) -> Function:
         block: NumberOrAuto | None,
         tau: float | None,
         min_prefix: NumberOrAuto | None,
+        objective: Objective,
         **rest: Any,
     ) -> Any:
-        return function(policy=PolicyChoice(policy, gamma, block, tau, min_prefix), **rest)
+        choice = PolicyChoice(policy, gamma, block, tau, min_prefix, objective)
+        return function(policy=choice, **rest)
 
     return _with_options(
         gather,
@@ -183,6 +196,7 @@ def policy_options(function: Function) -> Function:
         gamma_option(),
         block_option(),
         threshold_options,
+        objective_option,
     )
 
 
@@ -250,6 +264,17 @@ def min_prefix_option(*name: str, multiple: bool = False) -> Callable[[Any], Any
         f"what steps cost on this machine{_COMPARE * multiple} [default: the bundle's; of --block "
         "auto, auto].",
     )
+
+
+def objective_option(function: Function) -> Function:
+    return click.option(
+        "--objective",
+        type=click.Choice(["speed", "energy"]),
+        default="speed",
+        show_default=True,
+        help="What --block auto and --min-prefix auto save: time, or joules by what steps draw "
+        "here, which is measured once.",
+    )(function)
 
 
 def threshold_options(function: Function) -> Function:

@@ -126,13 +126,13 @@ def measure_costs(
         (state, history): [] for state in kinds for history in (short, long)
     }
     for state, history in samples:
-        _step(engine, state, history)  # plans are made at first use
+        run_step(engine, state, history)  # plans are made at first use
     share = BUDGET_S / len(samples)
     turns = list(samples)
     while turns:
         for turn in turns:
             began = clock()
-            _step(engine, *turn)
+            run_step(engine, *turn)
             samples[turn].append(clock() - began)
         turns = [turn for turn in turns if not _enough(samples[turn], share)]
     ordered = {turn: sorted(runs) for turn, runs in samples.items()}
@@ -181,7 +181,8 @@ def _smooth(times: dict[_Turn, float], turns: list[_Turn]) -> None:
             times.update(zip(group, smooth, strict=True))
 
 
-def _step(engine: Engine, state: ReplayState, history: int) -> None:
+def run_step(engine: Engine, state: ReplayState, history: int) -> None:
+    """A step of ``state`` behind ``history`` rows, whatever these are: it writes none."""
     tokens = [0] * (history + state.width)
     heads = min(state.outputs, state.width)
     engine.replay(state, causal_window(tokens, history, (), state.width, heads, state.outputs))

@@ -24,8 +24,8 @@ class StepPower:
 class PowerTable:
     """Power of steps. source, total_is: the sensor, and which of its rails the watts are of.
 
-    Power hardly depends on the outputs of a step, or on its history: a step that takes longer takes
-    more joules at the same watts. So joules of any step are its watts times its seconds.
+    Power is taken not to depend on the outputs of a step, or on its history: what takes longer
+    takes more joules at the same watts. So joules of any step are its watts times its seconds.
     """
 
     source: str
