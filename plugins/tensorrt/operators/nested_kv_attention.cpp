@@ -1,5 +1,4 @@
 #include "bitmtp/abi.h"
-#include "cuda/attention_layout.cuh"
 #include "plugin.h"
 
 namespace bitmtp {
@@ -82,9 +81,10 @@ struct NestedKVAttention {
              {"new_scale", DataType::kHALF, {kSlots, kv_heads}, of_nested}}};
   }
 
-  // The larger one, without clusters: whether a device forms them depends on more than its architecture, and a plan may meet another
-  // device than the one that it was built on.
-  int64_t workspace_bytes(const Call &call) const { return cuda::attention::attention_layout(record(call), false).bytes; }
+  int64_t workspace_bytes(const Call &call) const {
+    const bitmtp_nested_kv_attention_args args = record(call);
+    return bitmtp_cuda_nested_kv_attention_workspace_bytes(&args);
+  }
 
   int32_t launch(const Call &call, cudaStream_t stream) const {
     const bitmtp_nested_kv_attention_args args = record(call);
