@@ -147,11 +147,12 @@ def _key(bundle: Bundle, engine: Engine) -> Measured:
         here.device or here.processor,
         here.instructions,
         here.versions["bitmtp-edge"],
-        _power_mode(),
+        power_mode(),
     )
 
 
-def _power_mode() -> str | None:
+def power_mode() -> str | None:
+    """The name of the board's power mode now; None where there are none."""
     from .power.modes import PowerModes
 
     try:

@@ -31,7 +31,7 @@ from .decode.stopping import StopRules
 from .engines.base import Engine
 from .engines.registry import EngineOptions, open_engine
 from .errors import SettingError, UserError
-from .saved_costs import costs_of, power_of
+from .saved_costs import costs_of, power_mode, power_of
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Session:
         self.tokenizer = Tokenizer.load(bundle.file(TOKENIZER_FILE))
         self.states = ReplayStates.of(bundle)
         self.metering: Metering | None = None
+        self._costs: dict[str | None, CostTable] = {}
+        self._power: dict[str | None, PowerTable] = {}
 
     @classmethod
     def open(
@@ -131,16 +133,23 @@ class Session:
             return self._known(self.tokenizer.encode(text, add_special=True))
         return self.chat_ids([{"role": "user", "content": text}])
 
-    @cached_property
+    @property
     def costs(self) -> CostTable:
-        """What steps cost here: saved ones, or measured now, which takes a second or a few."""
-        return costs_of(self.bundle, self.engine, self.states, self.notice)
+        """What steps cost here, in the present power mode: saved ones, or measured now, which takes
+        a second or a few."""
+        mode = power_mode()
+        if mode not in self._costs:
+            self._costs[mode] = costs_of(self.bundle, self.engine, self.states, self.notice)
+        return self._costs[mode]
 
-    @cached_property
+    @property
     def power(self) -> PowerTable:
-        """What steps draw here: saved, or measured now, which takes half a minute. Raises UserError
-        where no power source works."""
-        return power_of(self.bundle, self.engine, self.states, self.notice)
+        """What steps draw here, in the present power mode: saved, or measured now, which takes half
+        a minute. Raises UserError where no power source works."""
+        mode = power_mode()
+        if mode not in self._power:
+            self._power[mode] = power_of(self.bundle, self.engine, self.states, self.notice)
+        return self._power[mode]
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bitmtp_edge import saved_costs as module
+from bitmtp_edge import session as session_module
 from bitmtp_edge import step_power
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.adaptive import Adaptive
@@ -330,10 +331,13 @@ def test_each_power_mode_has_files_of_its_own(
     measured: list[CostTable],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for mode in ("MAXN SUPER", "15W", "MAXN SUPER", "15W"):
-        monkeypatch.setattr(module, "_power_mode", lambda mode=mode: mode)
-        costs_and_notices(bundle)
-        power_and_notices(bundle)
+    for _ in range(2):
+        with Session.open(bundle.path) as session:
+            for mode in ("MAXN SUPER", "15W", "MAXN SUPER"):
+                for place in (module, session_module):
+                    monkeypatch.setattr(place, "power_mode", lambda mode=mode: mode)
+                index = int(mode == "15W")
+                assert (session.power, session.costs) == (powered[index], measured[index])
     assert (len(powered), len(measured)) == (2, 2)
     names = {path.name for path in (bundle.path / "engines").rglob("*.json")}
     ends = {name.rpartition("threads-")[2] for name in names}

@@ -20,6 +20,7 @@ from .options import (
     EngineChoice,
     NumberOrAuto,
     block_option,
+    check_objective,
     choices,
     energy_option,
     engine_options,
@@ -112,10 +113,7 @@ def command(
 ) -> None:
     forced = _forcing(force_reject, trace_file, blocks, shape is not None)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
-    if objective == "energy" and "auto" not in (*blocks, min_prefix):
-        raise UserError(
-            "--objective energy is of --block auto and --min-prefix auto alone: add --block auto"
-        )
+    check_objective(objective, blocks, min_prefix)
     if runtimes and "auto" in blocks:
         raise UserError(
             "--block auto chooses by what steps take, which --runtime changes: give a number"

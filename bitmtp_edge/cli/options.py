@@ -121,6 +121,16 @@ def choices(
     ]
 
 
+def check_objective(
+    objective: Objective, blocks: Sequence[NumberOrAuto], min_prefix: NumberOrAuto | None
+) -> None:
+    """Raises UserError for joules to be saved where nothing is chosen."""
+    if objective == "energy" and "auto" not in (*blocks, min_prefix):
+        raise UserError(
+            "--objective energy is of --block auto and --min-prefix auto alone: add --block auto"
+        )
+
+
 @dataclass(frozen=True)
 class DecodingChoice:
     """``--policy`` and its settings, ``--context``, ``--temperature``, ``--top-k``, ``--top-p``,

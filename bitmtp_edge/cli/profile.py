@@ -26,17 +26,20 @@ from .options import (
     NumberOrAuto,
     block_option,
     bundle_argument,
+    check_objective,
     choices,
     energy_option,
     engine_options,
     gamma_option,
     max_new_tokens_option,
+    objective_option,
     threshold_options,
 )
 from .profile_tables import print_profile
 from .signals import terminate_as_interrupt
 
 if TYPE_CHECKING:
+    from ..decode.adaptive import Objective
     from ..profiling.report import PointKey, ProfileReport
     from ..profiling.runner import Profiler
     from ..profiling.sampling import Rounds
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
 @gamma_option("gammas", multiple=True)
 @block_option("blocks", multiple=True)
 @threshold_options
+@objective_option
 @click.option(
     "--power-mode",
     "power_modes",
@@ -141,6 +145,7 @@ def command(
     blocks: tuple[NumberOrAuto, ...],
     tau: float | None,
     min_prefix: NumberOrAuto | None,
+    objective: Objective,
     power_modes: tuple[str, ...],
     reboot: bool,
     root: Path,
@@ -162,6 +167,7 @@ def command(
     if reboot and json_file is None:
         raise UserError("--reboot ends this run: add --json FILE, from which the next one goes on")
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
+    check_objective(objective, blocks, min_prefix)
     check_targets(json_file, csv_file, html_file)
     old = None if old_file is None else read_report(old_file)
     texts = read_prompts(prompt_file)
@@ -175,7 +181,7 @@ def command(
         makers = [
             partial(choice.of, session)
             for name in dict.fromkeys(names or session.policies)
-            for choice in choices(name, gammas, blocks, tau, min_prefix)
+            for choice in choices(name, gammas, blocks, tau, min_prefix, objective)
         ]
         seconds = metering.least_s if min_seconds is None else min_seconds
         outputs = Outputs(json_file, csv_file, html_file, old)

@@ -32,6 +32,10 @@ class Wanted:
     make: Callable[[], Policy]
 
 
+FOUND_OUT = ("chosen", "costs", "power_source")
+"""Of a policy's settings, what a run finds out and nobody asked for."""
+
+
 @dataclass(frozen=True)
 class Given:
     """What a report repeats as it was given: command, bundle folder, file of prompts."""
@@ -49,7 +53,8 @@ def wanted_points(
     found: list[Wanted] = []
     for mode in power_modes:
         for make, policy in made:
-            settings = {name: value for name, value in policy.settings.items() if name != "chosen"}
+            told = policy.settings.items()
+            settings = {name: value for name, value in told if name not in FOUND_OUT}
             key = PointKey(mode, policy.name, settings)
             if all(each.key != key for each in found):
                 found.append(Wanted(key, make))
