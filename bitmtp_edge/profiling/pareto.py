@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .report import ProfilePoint
 from .statistics import Estimate
@@ -12,6 +12,7 @@ WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 20, 52
 _LETTER = 7.4  # pixels of a letter of a label
 _MOST_LABELS = 8
+_WIDEST = 1.25  # of a mean: whiskers beyond are cut
 _Box = tuple[float, float, float, float]
 
 
@@ -66,10 +67,8 @@ def front(points: Sequence[ProfilePoint]) -> list[ProfilePoint]:
 
 
 def _pareto(points: Sequence[ProfilePoint], looks: Looks) -> str:
-    rates = [point.tokens_per_s for point in points]
-    x = Scale.up_to(max(each.high or each.mean for each in rates), LEFT, WIDTH - RIGHT)
-    joules = [_joules(point) for point in points]
-    y = Scale.up_to(max(each.high or each.mean for each in joules), HEIGHT - BOTTOM, TOP)
+    x = Scale.up_to(_highest(point.tokens_per_s for point in points), LEFT, WIDTH - RIGHT)
+    y = Scale.up_to(_highest(_joules(point) for point in points), HEIGHT - BOTTOM, TOP)
     parts = [*_axes(x, y)]
     best = front(points)
     way = " ".join(
@@ -119,11 +118,7 @@ def _rates(points: Sequence[ProfilePoint], looks: Looks) -> str:
     """A row a point."""
     left, row = 40 + _LETTER * max(len(point.key.name) for point in points), 34
     height = TOP + row * len(points) + BOTTOM
-    x = Scale.up_to(
-        max(each.tokens_per_s.high or each.tokens_per_s.mean for each in points),
-        left,
-        WIDTH - RIGHT - 60,
-    )
+    x = Scale.up_to(_highest(each.tokens_per_s for each in points), left, WIDTH - RIGHT - 60)
     parts = []
     for at, label in x.ticks():
         parts.append(line(at, TOP, at, height - BOTTOM, "grid"))
@@ -141,6 +136,11 @@ def _rates(points: Sequence[ProfilePoint], looks: Looks) -> str:
         parts.append("</g>")
     parts.append(text((left + WIDTH) / 2, height - 10, "tokens/s", 'class="middle"'))
     return picture(WIDTH, height, "Tokens a second", parts)
+
+
+def _highest(estimates: Iterable[Estimate]) -> float:
+    """Room for whiskers, but not for those of a mean that nobody knows."""
+    return max(min(each.high or each.mean, _WIDEST * each.mean) for each in estimates)
 
 
 def _joules(point: ProfilePoint) -> Estimate:

@@ -74,13 +74,14 @@ class Scale:
         return cls(step * math.ceil(highest / step * 1.02), first, last)
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """The pixel of a value; beyond the scale, of its end."""
+        value = min(max(value, 0.0), self.most)
         return self.first + (self.last - self.first) * value / self.most
 
     def ticks(self, steps: int = 5) -> Iterator[tuple[float, str]]:
         """Pixel and label of round values."""
         step = _step(self.most, steps)
-        for index in range(round(self.most / step) + 1):
+        for index in range(math.floor(self.most / step * 1.0001) + 1):
             yield self.at(index * step), f"{index * step:.6g}"
 
 

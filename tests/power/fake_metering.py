@@ -8,7 +8,7 @@ from bitmtp_edge.power.metering import Metering
 from bitmtp_edge.power.report import EnergyReport, PhaseEnergy, Stretch
 from bitmtp_edge.power.source import Reading
 
-BEGAN, WATTS = 100.0, 2.0
+BEGAN, WATTS, IDLE = 100.0, 2.0, 0.5
 PREFILL_S, TOKEN_S = 0.5, 0.1
 LEAST_TOKENS = 5  # a shorter reply gives no figure
 SHORT = "2 samples in 0.1 s: at least 5 are needed"
@@ -23,6 +23,18 @@ class FakeMetering(Metering):
     calls: list[str] = field(default_factory=list)
     reason: str | None = None
     closed: bool = False
+
+    @property
+    def source(self) -> str:
+        return "fake"
+
+    @property
+    def least_s(self) -> float:
+        return 0.0
+
+    def measure_idle(self, seconds: float) -> float:
+        self.calls.append("idle")
+        return IDLE
 
     def begin(self) -> FakeWindow:  # type: ignore[override]
         self.calls.append("begin")

@@ -1,0 +1,263 @@
+"""`bitmtp-edge profile`: figures and files, going on where it ended, and the mode from before."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitmtp_edge.profiling import runner, sampling
+from bitmtp_edge.profiling.csv_table import COLUMNS
+from bitmtp_edge.profiling.report import read_report
+
+from ..power import trees
+from ..power.fake_metering import IDLE, SHORT, FakeMetering
+from ..power.nvpmodel_stub import Board, board
+from .conftest import Done, Verb
+
+POLICIES = ("--policy", "ar", "--policy", "speculative")
+MEASURE = runner.measure
+QUICK = ("--max-rounds", 3, "--max-new-tokens", 12, "--energy", "auto")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "WARM_UP_S", 0.0)
+
+
+@pytest.fixture
+def nx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A board in mode 15W, warm, whose nvpmodel is found."""
+    here = board(tmp_path / "nx")
+    trees.write(here.root / "sys/class/thermal/thermal_zone0/type", "gpu-thermal")
+    trees.write(here.root / "sys/class/thermal/thermal_zone0/temp", 51250)
+    monkeypatch.setenv("PATH", f"{here.bin}:{os.environ['PATH']}")
+    return here
+
+
+@pytest.fixture
+def profile(verb: Verb, block_bundle: Path, prompts: Path, nx: Board, tmp_path: Path) -> Verb:
+    """Runs it on the board, writing to out.json, out.csv and out.html."""
+    files = [f"--{kind}={tmp_path / 'out'}.{kind}" for kind in ("json", "csv", "html")]
+
+    def run(*options: object) -> Done:
+        given = ("--prompts", prompts, "--root", nx.root, *POLICIES, *QUICK, *files)
+        return verb("profile", block_bundle, *given, *options)
+
+    return run
+
+
+def written(folder: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return value
+
+
+def names(folder: Path) -> list[str]:
+    return [point.key.name for point in read_report(folder / "out.json").points]
+
+
+def test_table_and_files(profile: Verb, meter: FakeMetering, tmp_path: Path) -> None:
+    done = profile("--power-mode", "25W", "--power-mode", "15W")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert lines[2].split() == ["tok/s", "J/token", "W", "deg", "C", "tokens/iter.", "rounds"]
+    assert [line.split()[:2] for line in lines[3:7]] == [
+        ["25W", "ar"],
+        ["25W", "speculative"],
+        ["15W", "ar"],
+        ["15W", "speculative"],
+    ]
+    told = written(tmp_path)
+    assert told["complete"] and told["request"]["energy"] == "fake"
+    for point in told["points"]:
+        assert point["joules_per_token"]["mean"] == pytest.approx(0.2)
+        assert len(point["tokens_per_s"]["values"]) == 3
+        assert (point["watts"]["mean"], point["idle_watts"]) == (pytest.approx(2), IDLE)
+        assert point["conditions"]["celsius"] == 51.25
+        assert [each["phase"] for each in point["trace"]["stretches"]] == ["prefill", "decode"] * 2
+    assert told["points"][0]["tokens_per_iteration"] == pytest.approx(1, abs=0.05)
+    rows = list(csv.DictReader((tmp_path / "out.csv").open(newline="")))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["power_mode"], row["policy"]) for row in rows] == [
+        ("25W", "ar"),
+        ("25W", "speculative"),
+        ("15W", "ar"),
+        ("15W", "speculative"),
+    ]
+    assert float(rows[0]["joules_per_token"]) == pytest.approx(0.2)
+    assert (rows[0]["celsius"], rows[0]["block"], rows[1]["block"]) == ("51.25", "", "4")
+    assert "J/token" in (tmp_path / "out.html").read_text()
+
+
+def test_modes_by_turns_and_the_one_from_before(
+    profile: Verb, meter: FakeMetering, nx: Board
+) -> None:
+    assert profile("--power-mode", "25W", "--power-mode", "maxn_super").code == 0
+    assert (nx.calls, nx.mode) == (["-m 3", "-m 0", "-m 2"], 2)
+    assert meter.calls.count("idle") == 2
+
+
+def test_the_present_mode_is_measured_without_being_set(
+    profile: Verb, nx: Board, tmp_path: Path
+) -> None:
+    done = profile()
+    assert (done.code, nx.calls) == (0, [])
+    assert names(tmp_path) == ["15W ar", "15W speculative D=4"]
+    point = written(tmp_path)["points"][0]
+    assert (point["joules_per_token"], point["watts"], point["trace"]) == (None, None, None)
+    assert "no power source works here" in point["reason"]
+    assert "no joules: no power source works here" in done.out
+    assert "No joules: no power source works here" in (tmp_path / "out.html").read_text()
+
+
+def test_a_sensor_that_gives_no_figure(
+    profile: Verb, meter: FakeMetering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = profile("--max-new-tokens", 1)
+    assert done.code == 0
+    assert written(tmp_path)["points"][0]["reason"] == SHORT
+
+
+class Killed(BaseException):
+    """What no code of ours catches, as kill -9 is not caught."""
+
+
+def after(points: int, fault: type[BaseException]) -> Callable[..., Any]:
+    """A measurement that ends by ``fault`` once so many points are done."""
+    done = iter(range(points))
+
+    def measured(*rest: Any) -> Any:
+        if next(done, None) is None:
+            raise fault
+        return MEASURE(*rest)
+
+    return measured
+
+
+@pytest.mark.parametrize("fault", [Killed, KeyboardInterrupt])
+def test_the_same_command_goes_on(
+    profile: Verb,
+    meter: FakeMetering,
+    nx: Board,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: type[BaseException],
+) -> None:
+    modes = ("--power-mode", "25W", "--power-mode", "15W")
+    monkeypatch.setattr(runner, "measure", after(3, fault))
+    if fault is Killed:
+        with pytest.raises(Killed):
+            profile(*modes)
+    else:
+        done = profile(*modes)
+        assert done.code == 130
+        assert "3 of 4 points are measured; the same command goes on from" in done.err
+        assert "\n15W speculative D=4 " in done.out and "\n25W speculative" not in done.out
+    assert nx.mode == 2
+    before = written(tmp_path)
+    assert not before["complete"]
+    assert names(tmp_path) == ["25W ar", "15W ar", "15W speculative D=4"]
+    assert "Unfinished: 3 of 4" in (tmp_path / "out.html").read_text()
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 4
+    monkeypatch.setattr(runner, "measure", after(1, Killed))
+    done = profile(*modes)
+    assert done.code == 0 and "3 points of" in done.err
+    told = written(tmp_path)
+    assert told["complete"] and len(told["points"]) == 4
+    assert [told["points"][i] for i in (0, 2, 3)] == before["points"]
+    assert sorted(tmp_path.glob("*.partial")) == []
+
+
+def test_on_through_a_reboot(profile: Verb, meter: FakeMetering, nx: Board, tmp_path: Path) -> None:
+    command = ("--power-mode", "10W", "--power-mode", "25W", "--reboot")
+    done = profile(*command)
+    assert done.code == 130
+    assert "the board reboots into power mode 10W; 2 of 4 points are measured" in done.err
+    assert names(tmp_path) == ["25W ar", "25W speculative D=4"]
+    (nx.bin / "state").write_text("1")  # the board is up again
+    assert profile(*command).code == 0
+    assert written(tmp_path)["complete"]
+    assert names(tmp_path)[:2] == ["10W ar", "10W speculative D=4"]
+    assert nx.calls == ["-m 3", "-m 1", "-m 2"]
+
+
+def test_what_was_asked_for_otherwise_is_measured_anew(
+    profile: Verb, meter: FakeMetering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "measure", after(1, KeyboardInterrupt))
+    assert profile().code == 130
+    monkeypatch.undo()
+    monkeypatch.setattr(sampling, "WARM_UP_S", 0.0)
+    (tmp_path / "out.json").write_text(
+        (tmp_path / "out.json").read_text().replace('"max_rounds": 3', '"max_rounds": 5')
+    )
+    done = profile("--energy", "off", "--root", "/")
+    assert "is of another profile (max_rounds): all points are measured anew" in done.err
+    (tmp_path / "out.json").write_text("{}")
+    assert "field 'complete' is missing" in profile("--energy", "off", "--root", "/").err
+
+
+def test_compared_with_an_older_one(profile: Verb, meter: FakeMetering, tmp_path: Path) -> None:
+    assert profile().code == 0
+    old = tmp_path / "old.json"
+    old.write_text((tmp_path / "out.json").read_text())
+    meter.watts = 3.0
+    done = profile("--compare", old)
+    assert done.code == 0
+    row = next(line for line in done.out.splitlines() if "+50.0%" in line).split()
+    assert row[:2] == ["15W", "ar"]
+    assert row[-2:] == ["+50.0%*", "+50.0%*"]
+    assert "Since the older profile" in (tmp_path / "out.html").read_text()
+    refused = profile("--compare", old, "--max-new-tokens", 8)
+    assert refused.code == 2 and "give --max-new-tokens 12" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--power-mode", "99W"), "there is no power mode '99W' here"),
+        (("--power-mode", "10W"), "takes a reboot"),
+        (("--html", "/nowhere/x.html"), "/nowhere/x.html cannot be written"),
+        (("--compare", "/nowhere.json"), "/nowhere.json"),
+        (("--block", "1"), "--block"),
+        (("--max-rounds", "2"), "--max-rounds"),
+        (("--energy", "magic"), "there is no power source 'magic'"),
+    ],
+)
+def test_refusals(profile: Verb, options: tuple[str, ...], told: str) -> None:
+    done = profile(*options)
+    assert done.code == 2
+    assert told in done.err.splitlines()[-1]
+
+
+def test_a_reboot_needs_a_file(verb: Verb, block_bundle: Path, prompts: Path) -> None:
+    told = verb("profile", block_bundle, "--prompts", prompts, "--reboot").refused()
+    assert "add --json FILE" in told
+
+
+def test_signals_leave_a_valid_profile_and_the_mode(
+    block_bundle: Path, prompts: Path, nx: Board, tmp_path: Path
+) -> None:
+    """A process of its own: SIGTERM once the first point is kept."""
+    out = tmp_path / "out.json"
+    arguments = (block_bundle, "--prompts", prompts, "--root", nx.root, "--power-mode", "25W")
+    rest = (*POLICIES, "--max-rounds", 3, "--min-seconds", 0.2, "--energy", "off", "--json", out)
+    command = [sys.executable, "-m", "bitmtp_edge", "profile", *map(str, (*arguments, *rest))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not out.exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert b"1 of 2 points are measured" in errors
+    assert names(tmp_path) == ["25W ar"]
+    assert nx.mode == 2

@@ -1,0 +1,85 @@
+"""Power modes of a profile: their order, and the one from before at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bitmtp_edge.errors import UserError
+from bitmtp_edge.power.mode_note import left_behind
+from bitmtp_edge.power.modes import PowerModes, Rebooting
+from bitmtp_edge.profiling.modes import ModeTour, in_order
+
+from ..power.nvpmodel_stub import Board, board
+
+
+@pytest.fixture
+def nx(tmp_path: Path) -> Board:
+    """In mode 15W; 10W takes a reboot."""
+    return board(tmp_path)
+
+
+def tour(here: Board, reboot: bool = False) -> ModeTour:
+    return ModeTour(PowerModes(here.root, here.command), reboot)
+
+
+def test_reboots_come_last() -> None:
+    def takes_reboot(name: str) -> bool:
+        return name in "bd"
+
+    assert in_order(["b", "a", "d", "c"], "c", takes_reboot) == ["c", "a", "b", "d"]
+    assert in_order(["b", "a"], "b", takes_reboot) == ["b", "a"]
+
+
+def test_names(nx: Board) -> None:
+    assert tour(nx).names(()) == ("15W",)
+    assert tour(nx).names(("maxn_super", "25W", "MAXN_SUPER")) == ("MAXN_SUPER", "25W")
+    assert tour(nx).names(("all",)) == ("MAXN_SUPER", "15W", "25W")
+    assert tour(nx, reboot=True).names(("all",)) == ("MAXN_SUPER", "10W", "15W", "25W")
+    assert ModeTour(None).names(()) == (None,)
+    with pytest.raises(UserError, match="there is no power mode '99W'"):
+        tour(nx).names(("99W",))
+
+
+def test_each_holds_in_its_turn_and_the_first_is_set_again(nx: Board) -> None:
+    seen = []
+    with tour(nx).held(["MAXN_SUPER", "15W", "25W"]) as holding:
+        seen = [(name, nx.mode) for name in holding]
+    assert seen == [("15W", 2), ("MAXN_SUPER", 0), ("25W", 3)]
+    assert (nx.mode, left_behind(nx.root)) == (2, None)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt])
+def test_it_is_set_again_after_a_fault(nx: Board, fault: type[BaseException]) -> None:
+    with pytest.raises(fault), tour(nx).held(["25W"]) as holding:
+        assert (next(holding), nx.mode) == ("25W", 3)
+        raise fault
+    assert nx.mode == 2
+
+
+def test_the_present_mode_alone_is_not_set(nx: Board) -> None:
+    """So that nobody has to be root for it."""
+    with tour(nx).held(["15W"]) as holding:
+        assert list(holding) == ["15W"]
+    assert nx.calls == [] and not (nx.root / "var").exists()
+
+
+def test_through_a_reboot_and_back(nx: Board) -> None:
+    seen = []
+    with pytest.raises(Rebooting), tour(nx, reboot=True).held(["10W", "25W"]) as holding:
+        for name in holding:
+            seen.append(name)
+    assert seen == ["25W"]
+    assert left_behind(nx.root) == "15W"
+    (nx.bin / "state").write_text("1")  # the board is up again
+    with tour(nx, reboot=True).held(["10W"]) as holding:
+        seen += list(holding)
+    assert seen == ["25W", "10W"]
+    assert (nx.calls[-1], left_behind(nx.root)) == ("-m 2", None)
+
+
+def test_a_mode_that_takes_a_reboot_is_refused(nx: Board) -> None:
+    with pytest.raises(UserError, match="takes a reboot"), tour(nx).held(["10W"]) as holding:
+        list(holding)
+    assert nx.mode == 2
