@@ -15,6 +15,7 @@ COLUMNS = (
     "block",
     "tau",
     "min_prefix",
+    "objective",
     "tokens_per_s",
     "tokens_per_s_low",
     "tokens_per_s_high",
@@ -34,6 +35,8 @@ COLUMNS = (
     "reason",
 )
 
+_SETTINGS = ("gamma", "block", "tau", "min_prefix", "objective")
+
 
 def to_csv(report: ProfileReport) -> str:
     """The text, lines ended as RFC 4180 has it; what is not known is empty."""
@@ -50,7 +53,7 @@ def _row(point: ProfilePoint) -> dict[str, object]:
     return {
         "power_mode": point.key.power_mode,
         "policy": point.key.policy,
-        **{name: settings.get(name) for name in ("gamma", "block", "tau", "min_prefix")},
+        **{name: settings.get(name) for name in _SETTINGS},
         **_interval("tokens_per_s", point.tokens_per_s),
         **_interval("joules_per_token", point.joules_per_token),
         "watts": None if point.watts is None else point.watts.mean,

@@ -34,7 +34,8 @@ class PointKey:
             for name, value in self.settings.items()
             if name in ("gamma", "block", "tau", "min_prefix")
         )
-        return " ".join((self.policy, *told))
+        saved = ("for energy",) if self.settings.get("objective") == "energy" else ()
+        return " ".join((self.policy, *told, *saved))
 
     @property
     def name(self) -> str:
