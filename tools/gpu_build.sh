@@ -29,10 +29,24 @@ require() { # BUILT [PROGRAM]: a GPU, the program, and where BUILT is empty what
 
 compile() { # TARGET...: into build/gpu-tests, with the CMake options in `options`
   local architectures
-  architectures=$(echo "$capabilities" | tr -d . | sort -u | sed 's/$/-real/' | paste -sd ';')
+  architectures=$(architectures_of '%s-real' ';')
   echo "== compiling for $architectures"
   # Line numbers for reports of the sanitizer and the profiler; the code is the same.
-  cmake -S plugins -B build/gpu-tests -DBITMTP_CUDA=ON -DBITMTP_BUILD_SWEEP=ON -DCMAKE_CUDA_FLAGS=-lineinfo \
-    -DCMAKE_CUDA_ARCHITECTURES="$architectures" "${options[@]}" >/dev/null
-  cmake --build build/gpu-tests --target "$@" --parallel "$(nproc)"
+  build build/gpu-tests "$architectures" -lineinfo "$@"
+}
+
+compile_as_ampere() { # TARGET...: into build/gpu-tests-ampere, what a GPU of compute capability 8.x would run
+  echo "== compiling for 8.0, as code that this GPU runs"
+  build build/gpu-tests-ampere OFF "$(architectures_of '-gencode=arch=compute_80,code=sm_%s' ' ')" "$@"
+}
+
+architectures_of() { # FORMAT SEPARATOR: of this machine's GPUs
+  # shellcheck disable=SC2059
+  echo "$capabilities" | tr -d . | sort -u | while read -r each; do printf -- "$1\n" "$each"; done | paste -sd "$2"
+}
+
+build() { # FOLDER ARCHITECTURES FLAGS TARGET...
+  cmake -S plugins -B "$1" -DBITMTP_CUDA=ON -DBITMTP_BUILD_SWEEP=ON -DCMAKE_CUDA_ARCHITECTURES="$2" \
+    -DCMAKE_CUDA_FLAGS="$3" "${options[@]}" >/dev/null
+  cmake --build "$1" --target "${@:4}" --parallel "$(nproc)"
 }

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Usage: tools/test_gpu.sh [--python PYTHON] [--built FOLDER] [--seed N] [sweep] [sanitize] [pytest]
+# Usage: tools/test_gpu.sh [--python PYTHON] [--built FOLDER] [--seed N] [sweep] [ampere] [sanitize] [pytest]
 # Test the CUDA library, the TensorRT plugins and the `cuda` engine on this machine's NVIDIA GPU, for which they are compiled.
-# Without a part named, all three run:
+# Without a part named, all run:
 #   sweep     every kernel against plain loops, on random inputs
+#   ampere    the same for kernels as a GPU of compute capability 8.x (Jetson Orin's is 8.7) gets them:
+#             without clusters, programmatic launches and bulk copies
 #   sanitize  a short sweep under compute-sanitizer: memcheck, racecheck, initcheck
 #   pytest    the tests marked `gpu`, of which none may be skipped for want of one
 # --python: an interpreter that has torch, pytest and what else the tests import. Nothing is installed
 # then, and the sources are used where they lie; without it, .venv is made or brought up to date.
-# --built: a build folder of plugins/, perhaps of another machine. Nothing is compiled then.
+# --built: a build folder of plugins/, perhaps of another machine. Nothing is compiled then, and
+# `ampere`, which is another build, is left out.
 # --seed: of the sweep's inputs. Without it they are new every time.
 # Exit code: 1 where a test fails, 2 where something is missing.
 set -euo pipefail
@@ -25,14 +28,18 @@ while (($#)); do
       declare "${1#--}=$2"
       shift
       ;;
-    sweep | sanitize | pytest) parts+=("$1") ;;
+    sweep | ampere | sanitize | pytest) parts+=("$1") ;;
     *) stop "unknown argument $1; $usage" ;;
   esac
   shift
 done
-((${#parts[@]})) || parts=(sweep sanitize pytest)
+if ((${#parts[@]} == 0)); then
+  parts=(sweep sanitize pytest)
+  [[ -n $built ]] || parts+=(ampere)
+fi
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 [[ -z $built ]] || built=$(cd "$built" 2>/dev/null && pwd) || stop "--built names no folder"
+if [[ -n $built ]] && wanted ampere; then stop "ampere is a build of its own: leave out --built"; fi
 if [[ -n $python ]]; then
   python=$(command -v "$python") || stop "--python names no program"
   [[ $python == /* ]] || python=$PWD/$python
@@ -65,7 +72,8 @@ if [[ -z $built ]]; then
       echo "no headers of TensorRT, and nothing is installed with --python: tests of the plugins will be skipped"
     fi
   fi
-  compile "${targets[@]}"
+  if ((${#targets[@]})); then compile "${targets[@]}"; fi
+  if wanted ampere; then compile_as_ampere bitmtp_cuda_sweep; fi
   built=$root/build/gpu-tests
 fi
 
@@ -74,6 +82,10 @@ sweep=$built/cuda/bitmtp_cuda_sweep
 if wanted sweep; then
   echo "== every kernel against plain loops; repeat with --seed $seed"
   "$sweep" --seed "$seed" || failed+=(sweep)
+fi
+if wanted ampere; then
+  echo "== the same as on compute capability 8.0; repeat with --seed $seed"
+  build/gpu-tests-ampere/cuda/bitmtp_cuda_sweep --seed "$seed" || failed+=(ampere)
 fi
 if wanted sanitize; then
   for tool in memcheck racecheck initcheck; do

@@ -68,6 +68,7 @@ def test_without_a_gpu(run: Run, tool: str, driver: str) -> None:
         ),
         ("test_gpu.sh", ("--built", "built"), "missing: compute-sanitizer (of the CUDA toolkit);"),
         ("profile_gpu.sh", ("--built", "built"), "missing: ncu (of the CUDA toolkit), python3;"),
+        ("test_gpu.sh", ("--built", "built", "ampere"), "ampere is a build of its own: leave out"),
         ("test_gpu.sh", ("--built", "none"), "--built names no folder"),
         ("test_gpu.sh", ("--python", "none"), "--python names no program"),
         ("test_gpu.sh", ("--seed",), "--seed lacks its value; usage: tools/test_gpu.sh ["),
