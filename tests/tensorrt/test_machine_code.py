@@ -49,7 +49,8 @@ def test_several_rows_are_multiplied_by_tensor_cores(forms: dict[str, list[Any]]
 
 
 def test_registers_and_spills(forms: dict[str, list[Any]]) -> None:
-    """Of 65,536 registers a block has its share, and spills are a few words where there are any."""
-    for name, same in forms.items():
-        assert all(0 < kernel.registers <= 255 for kernel in same), name
-        assert all(kernel.stack <= 64 for kernel in same), name
+    """Forms that spill more than a few words are of the windows' kernel alone: docs/tensorrt.md."""
+    every = [kernel for same in forms.values() for kernel in same]
+    assert all(0 < kernel.registers <= 255 for kernel in every)
+    assert {kernel.name for kernel in every if kernel.stack > 32} <= {"linear_window_kernel"}
+    assert all(kernel.stack <= 256 for kernel in every)
