@@ -50,12 +50,13 @@ class PowerTable:
 
 
 def powered_states(states: ReplayStates, segment: int | None = None) -> list[ReplayState]:
-    """A state of every role and width that decoding takes, with the most outputs, narrow ones
-    first. segment: its KV rows, of the smallest one if None."""
+    """A state of every role and width that decoding of blocks takes, with the most outputs, narrow
+    ones first. segment: its KV rows, of the smallest one if None."""
     segment = states.segments[0] if segment is None else segment
+    widest_verify = states.width("verify", states.draft_outputs + 1, states.draft_outputs + 1)
     widest: dict[tuple[str, int], ReplayState] = {}
     for state in states.all():
-        wide = state.role == "verify" and state.width not in states.verify_widths
+        wide = state.role == "verify" and state.width > widest_verify
         if state.segment == segment and not wide:
             key = state.role, state.width
             if key not in widest or state.outputs > widest[key].outputs:

@@ -259,10 +259,11 @@ def test_the_text_is_ars_whatever_is_chosen(final: bool, objective: str) -> None
             block_attention=draw.choice(("causal", "full")),
         )
         slope = draw.choice((0.0, 0.05, 0.5))
-        table = cost_table(states.with_draft_outputs(4), lambda width, by=slope: 1 + by * width)
+        whole = states.with_draft_outputs(4)
+        table = cost_table(whole, lambda width, by=slope: 1 + by * width)
         engine = HashEngine(states, noise=draw.choice((0, 1, 4, 16)))
         by_width = {w: draw.uniform(5, 8) for state in states.all() for w in [state.width]}
-        power = power_table(states, by_width.__getitem__) if objective == "energy" else None
+        power = power_table(whole, by_width.__getitem__) if objective == "energy" else None
         adaptive = auto(SpeculativeOnly(4), table, power=power)
         decoder = Decoder(engine, states, adaptive, check=True)
         for _ in range(2):
