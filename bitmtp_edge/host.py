@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .power.nvpmodel import parse_conf, parse_status
+
 # By release of Jetson Linux, where the package nvidia-jetpack is not installed to tell; the longest
 # beginning that fits counts.
 JETPACKS = {
@@ -104,18 +106,14 @@ def installed_packages(root: Path = Path("/")) -> dict[str, str]:
 
 def nvpmodel_modes(root: Path = Path("/")) -> dict[int, str]:
     """Power modes of /etc/nvpmodel.conf, by number; empty where there are none."""
-    found = {}
-    for line in re.findall(r"<\s*POWER_MODEL\b([^>]*)>", _text(root / "etc/nvpmodel.conf")):
-        fields = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line))
-        if fields.get("ID", "").isdecimal() and "NAME" in fields:
-            found[int(fields["ID"])] = fields["NAME"]
-    return found
+    table = parse_conf(_text(root / "etc/nvpmodel.conf"))
+    return {mode.id: mode.name for mode in table.modes}
 
 
 def power_mode(root: Path = Path("/")) -> str | None:
     """Name of the power mode that nvpmodel set last; None where nothing tells."""
-    status = re.search(r"pmode:(\d+)", _text(root / "var/lib/nvpmodel/status"))
-    return nvpmodel_modes(root).get(int(status[1])) if status else None
+    status = parse_status(_text(root / "var/lib/nvpmodel/status"))
+    return None if status is None else nvpmodel_modes(root).get(status)
 
 
 def _l4t(root: Path, packages: Mapping[str, str]) -> str | None:

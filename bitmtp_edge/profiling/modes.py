@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..errors import UserError
 from ..power.mode_note import left_behind
 from ..power.modes import PowerModes
 
@@ -19,14 +20,14 @@ class ModeTour:
         self._reboot = reboot
 
     def names(self, asked: Sequence[str]) -> tuple[str | None, ...]:
-        """The modes ``asked`` for, as the board spells them, each once; of none the present one.
-        "all": every mode, but those that take a reboot only where that is allowed. UserError for
-        another name."""
+        """The modes ``asked`` for, as the board spells them, each once; of none the present one, as
+        far as it is known. "all": every mode, but those that take a reboot only where that is
+        allowed. UserError for another name."""
         if self._modes is None:
             return (None,)
-        current = self._modes.current()
         if not asked:
-            return (None if current is None else self._modes.find(current.name).name,)
+            return (self._present(self._modes),)
+        current = self._modes.current()
         found: list[str] = []
         for name in asked:
             if name != ALL:
@@ -38,6 +39,13 @@ class ModeTour:
                 if self._reboot or not self._modes.needs_reboot(mode, current)
             ]
         return tuple(dict.fromkeys(found))
+
+    def _present(self, modes: PowerModes) -> str | None:
+        try:
+            current = modes.current()
+        except UserError:  # nothing is to be set, so nothing is refused
+            return None
+        return None if current is None else current.name
 
     @contextmanager
     def held(self, names: Sequence[str | None]) -> Iterator[Iterator[str | None]]:

@@ -156,6 +156,7 @@ def _facts(report: ProfileReport) -> Iterator[str]:
     request, here = report.request, report.environment
     totals = dict.fromkeys(point.total_is for point in report.points if point.total_is)
     ratios = [p.counter_over_integrated for p in report.points if p.counter_over_integrated]
+    shares = [p.decode_share for p in report.points if p.decode_share]
     clocks = dict.fromkeys(
         point.conditions.jetson_clocks
         for point in report.points
@@ -193,6 +194,10 @@ def _facts(report: ProfileReport) -> Iterator[str]:
             f"{MIN_ROUNDS} to {request.max_rounds}, until half the 95 % interval (Student's t over "
             f"rounds) of tokens/s and J/token is within {request.within:.1%} of the mean; each "
             f"prompt is decoded for {request.min_seconds:g} s at least",
+        ),
+        (
+            "decoding, of the time that joules are of",
+            ", ".join(f"{share:.1%}" for share in shares),
         ),
         ("between runs", f"differences below {FLOOR:.0%} are not called changes"),
         (

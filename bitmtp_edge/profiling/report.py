@@ -98,7 +98,8 @@ class ProfilePoint:
     tokens_per_s: generated tokens over decode seconds. joules_per_token: joules of decoding over
     generated tokens, None where ``reason`` says why. watts: mean of decoding. idle_watts: of the
     machine with the model loaded, before; never subtracted. counter_over_integrated: joules of the
-    energy counter over integrated power; None without one. generated_tokens: of all rounds.
+    energy counter over integrated power; None without one. decode_share: of the time that joules
+    are of, what was decoding and not between two replies. generated_tokens: of all rounds.
     """
 
     key: PointKey
@@ -110,6 +111,7 @@ class ProfilePoint:
     reason: str | None
     total_is: str | None
     counter_over_integrated: float | None
+    decode_share: float | None
     idle_watts: float | None
     tokens_per_iteration: float
     verified_share: float

@@ -190,6 +190,7 @@ class Profiler:
             reason=rounds.reason or self._metering.reason,
             total_is=rounds.rounds[0].total_is,
             counter_over_integrated=rounds.counter_over_integrated,
+            decode_share=rounds.decode_share,
             idle_watts=idle_watts,
             tokens_per_iteration=tokens / iterations,
             verified_share=rounds.total(lambda each: each.verified) / iterations,

@@ -94,6 +94,12 @@ class Rounds:
         return sum(a for a, _ in pairs) / sum(b for _, b in pairs) if pairs else None
 
     @property
+    def decode_share(self) -> float | None:
+        """Of the time that joules are of, what was decoding: the rest is between replies."""
+        measured = sum(each.measured_s for each in self.rounds)
+        return sum(each.decode_s for each in self.rounds) / measured if measured else None
+
+    @property
     def reason(self) -> str | None:
         """Why there are no joules; None where there are."""
         if self.joules_per_token is not None:

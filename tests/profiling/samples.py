@@ -44,6 +44,7 @@ def point(
         reason=None,
         total_is="VDD_IN",
         counter_over_integrated=None,
+        decode_share=0.99,
         idle_watts=4.0,
         tokens_per_iteration=1.0,
         verified_share=1.0,

@@ -42,6 +42,13 @@ def test_names(nx: Board) -> None:
         tour(nx).names(("99W",))
 
 
+def test_a_present_mode_that_nobody_knows(nx: Board) -> None:
+    nx.misbehave("query silent")
+    assert tour(nx).names(()) == (None,)
+    with tour(nx).held([None]) as holding:
+        assert list(holding) == [None]
+
+
 def test_each_holds_in_its_turn_and_the_first_is_set_again(nx: Board) -> None:
     seen = []
     with tour(nx).held(["MAXN_SUPER", "15W", "25W"]) as holding:
