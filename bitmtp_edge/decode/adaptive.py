@@ -30,7 +30,7 @@ from bitmtp_edge.decode.policies import (
     Hybrid,
     PolicyAround,
 )
-from bitmtp_edge.decode.prices import AR, Choice, Prices, rates
+from bitmtp_edge.decode.prices import AR, Choice, Prices, rates, verified_rate
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import Drafts, TokenChoice
 from bitmtp_edge.decode.surprise import Surprise
@@ -271,6 +271,9 @@ class Adaptive(PolicyAround):
         gains = {AR: 1.0}
         for block in blocks:
             choices = self._choices[block]
+            if not self._judged:
+                gains[Choice(block, choices[0])] = prices.ar * verified_rate(outlook, prices, block)
+                continue
             found = rates(outlook, prices, block, choices[-1])
             gains.update((Choice(block, least), found[least] * prices.ar) for least in choices)
         return gains

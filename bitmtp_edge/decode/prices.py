@@ -109,6 +109,12 @@ def rates(outlook: Outlook, prices: Prices, block: int, last: int) -> list[float
     return found
 
 
+def verified_rate(outlook: Outlook, prices: Prices, block: int) -> float:
+    """The same where no draft is confident, so that all blocks are verified."""
+    cost = prices.draft[block][0] + prices.verify[block]
+    return (1 + sum(outlook.reach(block))) / cost
+
+
 def default_min_prefix(
     policy: Hybrid, costs: CostTable, states: ReplayStates, power: PowerTable | None = None
 ) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from bitmtp_edge.decode.acceptance import Acceptance
 from bitmtp_edge.decode.adaptive import Adaptive
 from bitmtp_edge.decode.costs import CostTable
 from bitmtp_edge.decode.loop import Decoder, Iteration
@@ -26,7 +27,14 @@ from bitmtp_edge.decode.policies import (
     Policy,
     SpeculativeOnly,
 )
-from bitmtp_edge.decode.prices import AR, Choice, default_min_prefix
+from bitmtp_edge.decode.prices import (
+    AR,
+    Choice,
+    Prices,
+    default_min_prefix,
+    rates,
+    verified_rate,
+)
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.errors import UserError
 
@@ -352,6 +360,17 @@ def test_settings_tell_joules_where_they_are_what_is_saved() -> None:
     assert (ar["draft_mj"], ar["verify_mj"]) == (None, pytest.approx(1.03 * 6))
     assert block["draft_mj"] == pytest.approx(block["draft_ms"] * 13)
     assert block["verify_mj"] == pytest.approx(block["verify_ms"] * 14)
+
+
+def test_all_verified_is_a_case_of_any_min_prefix() -> None:
+    acceptance = Acceptance(BLOCK, judged=False)
+    for right in (3, 0, 8, 5, 1):
+        acceptance.see_right(BLOCK, 0, right)
+    outlook = acceptance.outlook()
+    prices = Prices.of(CPU, STATES, (2, BLOCK), 64)
+    for block in (2, BLOCK):
+        *_, last = rates(outlook, prices, block, block + 1)
+        assert verified_rate(outlook, prices, block) == pytest.approx(last)
 
 
 def test_it_samples_where_its_policy_does() -> None:
