@@ -139,7 +139,11 @@ def generate(
     if window is not None:
         if decode_began is None:
             window.mark_decode()
-        energy = window.end(len(token_ids))
+        try:
+            energy = window.end(len(token_ids))
+        except KeyboardInterrupt:
+            window.abandon()
+            raise
     decoder.truncate(len(prompt_ids) + len(token_ids))
     if reason == "length" and len(token_ids) < max_new_tokens:
         reason = "context"

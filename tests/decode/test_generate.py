@@ -31,9 +31,10 @@ from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.stopping import StopRules
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.power.metering import Metering
+from bitmtp_edge.power.report import EnergyReport
 from bitmtp_edge.text.tokenizer import Tokenizer
 
-from ..power.fake_metering import SHORT, FakeMetering
+from ..power.fake_metering import SHORT, FakeMetering, FakeWindow
 from .fake_engines import HashEngine, ScriptedEngine
 
 LETTERS = "abcdefghij"
@@ -117,6 +118,20 @@ def test_no_meter_and_why(tokenizer: Tokenizer) -> None:
     metering = Metering(None, "no power source works here")
     result = generate(scripted(4, [2]), tokenizer, [0], 3, NO_STOP, metering=metering)
     assert (result.energy, result.no_joules) == (None, "no power source works here")
+
+
+def test_an_interrupt_while_the_meter_waits_leaves_no_window(tokenizer: Tokenizer) -> None:
+    class Interrupted(FakeWindow):
+        def end(self, tokens: int) -> EnergyReport:
+            raise KeyboardInterrupt
+
+    metering = FakeMetering()
+    metering.begin = lambda: Interrupted(metering)  # type: ignore[method-assign]
+    decoder = scripted(4, [2])
+    with pytest.raises(KeyboardInterrupt):
+        generate(decoder, tokenizer, [0], 3, NO_STOP, metering=metering)
+    assert metering.calls == ["decode", "abandon"]
+    assert len(decoder.prefix.tokens) == 1 + 3  # the conversation goes on from there
 
 
 def test_a_prompt_that_does_not_fit_leaves_no_window(tokenizer: Tokenizer) -> None:
