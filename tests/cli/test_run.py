@@ -230,7 +230,7 @@ def test_onnxruntime_runs_it_too(verb: Verb, bundle: Path) -> None:
         (("--prompt", "Hi", "--top-k", "5"), "no effect at temperature 0"),
         (("--prompt", "Hi", "--top-p", "0.9"), "no effect at temperature 0"),
         (("--prompt", "Hi", "--policy", "magic"), "'magic' is not one of 'ar', 'nested', 'conf"),
-        (("--prompt", "Hi", "--engine", "magic"), "no engine 'magic': choose auto, tensorrt, cuda, cpu"),
+        (("--prompt", "Hi", "--engine", "magic"), "'magic': choose auto, tensorrt, cuda, cpu"),
         (("--prompt", "Hi", "--provider", "magic"), "add --engine onnxruntime"),
         (("--prompt", "Hi", "--threads", "-1"), "--threads"),
         (("--prompt", "Hi", "--threads", "257"), "error: --threads is 257: expected 1 to 256"),

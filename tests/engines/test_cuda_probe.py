@@ -42,6 +42,7 @@ def fake_torch(built_for: str | None = "13.0", **changes: Any) -> SimpleNamespac
         "current_device": lambda: 0,
         "get_device_name": lambda _: "Fake 4000",
         "get_device_capability": lambda _: (8, 9),
+        "get_device_properties": lambda _: SimpleNamespace(),  # an old release has no uuid there
         "Stream": lambda _: SimpleNamespace(cuda_stream=0),
         "stream": stream,
         "OutOfMemoryError": OutOfMemory,
