@@ -164,6 +164,8 @@ def _label(name: str, x: float, y: float, taken: list[_Box]) -> str:
         inside = box[0] > LEFT and box[2] < WIDTH - 2 and box[1] > 2 and box[3] < HEIGHT - BOTTOM
         if inside and not any(_overlap(box, other) for other in taken):
             taken.append(box)
+            if left + width < x:  # fonts differ: its end is to stand beside the mark
+                return text(left + width, base, name, 'class="label end"')
             return text(left, base, name, 'class="label"')
     return ""  # the legend and the title tell
 
