@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0),
     metavar="S",
     help="Decode each prompt again and again for so long [default: as the power sensor needs it, 2 "
-    "or more; without one, once].",
+    "or more; without one, 0.5].",
 )
 @max_new_tokens_option(128)
 @engine_options

@@ -11,6 +11,7 @@ OFF = "off"
 
 # An edge of a window is a sample's time wrong at worst: of stretches like these, a few percent.
 LEAST_S = 2.0
+LEAST_RATE_S = 0.5
 LEAST_NEWS = 8  # of the sensor
 
 
@@ -51,9 +52,10 @@ class Metering:
 
     @property
     def least_s(self) -> float:
-        """How long a stretch should last for its figures to be good; 0 without a meter."""
+        """How long a stretch should last for its figures to be good; without a meter, for its
+        rate."""
         if self.meter is None:
-            return 0.0
+            return LEAST_RATE_S
         source = self.meter.source
         return max(LEAST_S, LEAST_NEWS * max(source.poll_s, source.update_s))
 

@@ -17,6 +17,7 @@ def test_the_first_that_works(tmp_path: Path) -> None:
     trees.orin_nano(tmp_path)
     with Metering.open(where=Where(tmp_path)) as metering:
         assert metering.meter is not None and metering.reason is None
+        assert (metering.source, metering.least_s) == ("ina3221", 2.0)
         assert metering.meter.source.name == "ina3221"
         window = metering.begin()
         assert window is not None
@@ -28,7 +29,8 @@ def test_the_first_that_works(tmp_path: Path) -> None:
 def test_none_that_works(tmp_path: Path, on_gpu: bool, last: str) -> None:
     """What the work runs on decides which sensors may speak for it."""
     with Metering.open(where=Where(tmp_path), on_gpu=on_gpu) as metering:
-        assert metering.begin() is None
+        assert (metering.begin(), metering.source) == (None, None)
+        assert (metering.measure_idle(1), metering.least_s) == (None, 0.5)
         assert metering.reason is not None and "no power source works here" in metering.reason
         tried = {"nvml", "rapl"} & {each.split(":")[0] for each in metering.reason.split("; ")}
         assert tried == {last}
