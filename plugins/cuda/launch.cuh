@@ -28,6 +28,9 @@ int32_t multiprocessors();
 // Dynamic shared memory of a block, in bytes, that leaves room for another such block on the multiprocessor.
 int32_t shared_memory_of_half();
 
+// Dynamic shared memory of a block, in bytes, at most: the device's, less what kernels declare.
+int32_t shared_memory_of_block();
+
 // Whether the current device takes thread-block clusters of 8.
 bool clusters();
 

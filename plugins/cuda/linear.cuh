@@ -1,13 +1,13 @@
-// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; ternary_window.cuh for some ternary windows, linear_row.cuh for one
-// slot. The file of each weight kind instantiates launch_linear.
+// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; ternary_window.cuh and packed_ring.cuh for some windows of 2 to 16
+// slots, linear_row.cuh for one slot. The file of each weight kind instantiates launch_linear.
 #pragma once
 
-#include "packed_rows.cuh"
+#include "packed_ring.cuh"
 
 namespace bitmtp {
 namespace cuda {
 
-constexpr int32_t kMostWindow = 16;  // slots that ternary_window.cuh takes
+constexpr int32_t kMostWindow = 16;  // slots that ternary_window.cuh and packed_ring.cuh take
 
 struct LinearArgs {
   PackedArgs weight;
@@ -59,15 +59,22 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) linear_kernel(const _
   packed_rows<S>(args.weight, sink);
 }
 
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1) linear_ring_kernel(const __grid_constant__ LinearArgs args) {
+  LinearSink<S> sink{args, static_cast<int32_t>(blockIdx.y) * S::kColumns, {}, {}};
+  packed_ring<S>(args.weight, sink);
+}
+
 // How a call is cut into blocks. It changes no bit of the result. One slot is cut by linear_row.cuh instead.
 struct LinearPlan {
   int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
   int32_t sets;       // 1, or 2 for windows of two tiles
   int32_t blocks;     // of a multiprocessor, at most. One leaves room for the next kernel's first weights
-  int32_t units;      // of 16 rows for a block of ternary_window.cuh, where they find room; 0: packed_rows.cuh
+  int32_t units;      // of 16 rows for a block of ternary_window.cuh, where they find room; 0: another kernel
+  bool ring;          // windows of 2 to 16 slots without units go to packed_ring.cuh
 };
 
-LinearPlan plan_linear(int32_t rows, int32_t M);
+LinearPlan plan_linear(const bitmtp_weight &weight, int32_t M);
 
 template <Kind kKind>
 int32_t launch_linear(const LinearArgs &args, const LinearPlan &plan, int32_t group_size, void *stream);
@@ -87,6 +94,13 @@ int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *strea
     const dim3 grid = packed_grid<S>(args.weight.rows, ceil_div(args.M, S::kColumns), plan.blocks);
     return launch_as(packed_settings(), linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
   };
+  if (plan.ring && args.M <= kMostWindow) {
+    const auto with_ring = [&](auto shape) {
+      using S = decltype(shape);
+      return launch_as(ring_settings<S>(), linear_ring_kernel<S>, ring_grid<S>(args.weight.rows, 1), dim3(S::kThreads), stream, args);
+    };
+    return args.M <= 8 ? with_ring_shape<kKind, kGroup, 1, 1>(args.weight, with_ring) : with_ring_shape<kKind, kGroup, 2, 1>(args.weight, with_ring);
+  }
   const bool narrow = plan.lane_rows == 2;
   if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, 4, 1>{});
   if (args.M <= 16)

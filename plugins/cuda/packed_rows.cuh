@@ -1,5 +1,6 @@
 // The product of packed weight rows with int8 activation rows: the loop that TernaryLinear, DualPlaneLinear and GreedyHead share,
-// at every width from two rows on. Rule 5 of docs/numerics.md in the order of fold.h. (A single row goes to packed_row.cuh: same bits.)
+// at any width from two rows on. Rule 5 of docs/numerics.md in the order of fold.h. (Same bits: packed_row.cuh, a single row;
+// ternary_window.cuh and packed_ring.cuh, some windows of 2 to 16.)
 //
 // A block of 8 warps takes a block of 32 (or 16) weight rows; each warp is one lane of the fold and holds several 16-byte weight
 // loads in flight, the first of them issued before the previous kernel has ended. The product is int8 mma: weights are the A
@@ -70,26 +71,30 @@ inline PackedArgs packed_args(const bitmtp_weight &w) {
   return p;
 }
 
+// An int32 below 2^22, exact: added as bits to 1.5 * 2^23 it becomes that float's low bits.
+__device__ __forceinline__ float exact_float(int32_t i) { return __int_as_float(i + 0x4B400000) - 12582912.0f; }
+
 __device__ __forceinline__ float half_to_float(uint32_t bits) { return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))); }
 
-// Weights pass once, so they leave L1 to the activations. Volatile: they stay ahead of the wait for the previous kernel.
+// Weights pass once, so they leave L1 to the activations. Not as read-only data (ld.global.nc), which ptxas moves behind the wait for
+// the previous kernel.
 __device__ __forceinline__ void load_words(uint32_t (&w)[4], const uint32_t *p) {
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p));
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p));
 }
 __device__ __forceinline__ void load_words(uint32_t (&w)[2], const uint32_t *p) {
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p));
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p));
 }
 // Scales of a lane's rows, two fp16 a word. Neighbouring groups share sectors: these may stay in L1.
 __device__ __forceinline__ void load_scales(uint32_t (&s)[2], const uint16_t *p) {
-  asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(s[0]), "=r"(s[1]) : "l"(p));
+  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(s[0]), "=r"(s[1]) : "l"(p));
 }
 __device__ __forceinline__ void load_scales(uint32_t (&s)[1], const uint16_t *p) {
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(s[0]) : "l"(p));
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(s[0]) : "l"(p));
 }
 
 __device__ __forceinline__ uint32_t load_row_scale(const uint16_t *p) {
   uint16_t bits;
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(p));
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(bits) : "l"(p));
   return bits;
 }
 

@@ -115,7 +115,7 @@ class Bench {
     const DeviceArray<float> scale(std::vector<float>(most, 0.01f)), out(static_cast<size_t>(most) * c.rows);
     finish();
     for (int32_t M : widths) {
-      const bitmtp::cuda::LinearPlan plan = bitmtp::cuda::plan_linear(c.rows, M);
+      const bitmtp::cuda::LinearPlan plan = bitmtp::cuda::plan_linear(weights[0]->record(), M);
       const Times t = time_copies(static_cast<int>(weights.size()), [&](int i, cudaStream_t s) {
         const bitmtp_linear_args args{codes.data(), scale.data(), weights[i]->record(), nullptr, out.data(), M};
         require(bitmtp::cuda::linear(args, plan, s), c.name);

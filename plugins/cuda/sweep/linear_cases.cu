@@ -62,7 +62,7 @@ void run_case(Report &report, const std::string &name, const TestWeight &weight,
   const float *want = (residual == 0 ? rows.plain : rows.added).data() + from;
   const int64_t at = first_difference(got.data(), want, n);
   std::string what = name + numbered("M", M) + numbered("first", first) + numbered("residual", residual);
-  if (plan != nullptr) what += numbered("lane_rows", plan->lane_rows) + numbered("sets", plan->sets) + numbered("units", plan->units);
+  if (plan != nullptr) what += numbered("lane_rows", plan->lane_rows) + numbered("sets", plan->sets) + numbered("units", plan->units) + numbered("ring", plan->ring);
   if (at >= 0)
     what += ": slot " + std::to_string(at / N) + " row " + std::to_string(at % N) + " is " + std::to_string(got[at]) + ", not " + std::to_string(want[at]);
   if (!intact) what += ": guard bytes written";
@@ -83,13 +83,16 @@ void weight_cases(Report &report, Random &random, int32_t kind, int32_t N, int32
       for (int32_t sets : {1, 2}) {
         if (M == 1) continue;  // it has one kernel, whatever the plan
         if ((M > 8 && lane_rows == 2) || ((M <= 8 || M > 16) && sets == 2)) continue;
-        const LinearPlan plan{lane_rows, sets, 1, 0};
+        const LinearPlan plan{lane_rows, sets, 1, 0, false};
         run_case(report, name, weight, device, rows, first, M, residual, &plan);
       }
     }
-    if (kind != 0 || M == 1 || M > bitmtp::cuda::kMostWindow) continue;
+    if (M == 1 || M > bitmtp::cuda::kMostWindow) continue;
+    const LinearPlan ring{4, 1, 1, 0, true};
+    run_case(report, name, weight, device, rows, first, M, residual, &ring);
+    if (kind != 0) continue;
     for (int32_t units : {1, 2, 3, 5, 16}) {
-      const LinearPlan plan{4, 1, 1, units};
+      const LinearPlan plan{4, 1, 1, units, false};
       run_case(report, name, weight, device, rows, first, M, residual, &plan);
     }
   }

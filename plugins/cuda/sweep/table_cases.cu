@@ -167,6 +167,10 @@ void head_cases(Report &report) {
       }
     }
   }
+  // So many blocks of rows that some wait for others, which they do where only the best token is asked for.
+  const TestWeight many(random, BITMTP_TERNARY, false, 70001, 64, 128);
+  const DeviceWeight device_many(many);
+  for (int32_t h : {2, 8, 9, 17}) check_head(report, random, many, device_many, 20, h, 1, false);
   if (report.quick()) return;
   const TestWeight weight(random, BITMTP_INT8, false, 301, 2560, 0);
   const DeviceWeight device(weight);
