@@ -196,7 +196,7 @@ int32_t launch_head_shape(const HeadArgs &args, void *stream) {
   if constexpr (kKind == Kind::kTernary) {
     const auto with = [&](auto shape) {
       using S = decltype(shape);
-      return launch_as(ring_settings<S>(), head_ring_kernel<S>, ring_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
+      return launch_as(ring_settings<S>(sizeof(typename HeadRingSink<S>::Kept)), head_ring_kernel<S>, ring_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
     };
     constexpr int kGrain = kHeadRows / 8;
     return args.h <= 8 ? with_ring_shape<kKind, kGroup, 1, kGrain>(args.weight, with) : with_ring_shape<kKind, kGroup, 2, kGrain>(args.weight, with);

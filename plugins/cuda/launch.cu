@@ -48,11 +48,6 @@ int32_t compiled_for() {
   });
 }
 
-int32_t shared_memory_of_any_block() {
-  static std::atomic<int32_t> most[kMostDevices];
-  return cached_attribute(most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-}
-
 }  // namespace
 
 bool programmatic_launch() { return wanted.load(std::memory_order_relaxed) != 0 && compiled_for() >= 9; }
@@ -69,13 +64,13 @@ int32_t multiprocessors() {
 int32_t shared_memory_of_half() {
   static std::atomic<int32_t> processor[kMostDevices];
   constexpr int32_t kKept = 1280;  // of a block, by the system and for static arrays
-  const int32_t half = cached_attribute(processor, cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2, most = shared_memory_of_any_block();
+  const int32_t half = cached_attribute(processor, cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2, most = shared_memory_of_block();
   return (half < most ? half : most) - kKept;
 }
 
 int32_t shared_memory_of_block() {
-  constexpr int32_t kKept = 28 << 10;  // for static arrays
-  return shared_memory_of_any_block() - kKept;
+  static std::atomic<int32_t> most[kMostDevices];
+  return cached_attribute(most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 }  // namespace cuda

@@ -28,7 +28,7 @@ int32_t multiprocessors();
 // Dynamic shared memory of a block, in bytes, that leaves room for another such block on the multiprocessor.
 int32_t shared_memory_of_half();
 
-// Dynamic shared memory of a block, in bytes, at most: the device's, less what kernels declare.
+// Shared memory of a block, in bytes, at most: what it declares, and dynamic.
 int32_t shared_memory_of_block();
 
 // Whether the current device takes thread-block clusters of 8.

@@ -146,6 +146,12 @@ __device__ __forceinline__ int32_t ring_end(const PackedArgs &a) {
   return row < a.rows ? row : a.rows;
 }
 
+// Results of eight columns; four more rows spread the banks.
+template <class S>
+using RingLanes = float[S::kBuffers][kFoldLanes][8][S::kRows + 4];
+template <class S>
+using RingBarriers = uint64_t[2][S::kRing];
+
 // A barrier of the workers.
 template <class S>
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(S::kWorkers) : "memory"); }
@@ -154,8 +160,8 @@ __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(S:
 template <class S, class Sink>
 __device__ __forceinline__ void packed_ring(const PackedArgs &a, Sink &sink) {
   extern __shared__ __align__(128) uint8_t dynamic[];
-  __shared__ alignas(16) float lanes[S::kBuffers][kFoldLanes][8][S::kRows + 4];  // results of eight columns; four more spread the banks
-  __shared__ alignas(8) uint64_t barriers[2][S::kRing];
+  __shared__ alignas(16) RingLanes<S> lanes;
+  __shared__ alignas(8) RingBarriers<S> barriers;
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, split = threadIdx.x >> 5;
   const int32_t first_tile = ring_tile<S>(a, blockIdx.x), end_row = ring_end<S>(a);
   WeightRing<S> ring(a, dynamic, barriers);
@@ -329,10 +335,11 @@ __device__ __forceinline__ void packed_ring(const PackedArgs &a, Sink &sink) {
   }
 }
 
+// As many stages as a shape wants, or as the device has room for beside what the kernel declares: `own` bytes more than packed_ring does.
 template <class S>
-LaunchSettings ring_settings() {
+LaunchSettings ring_settings(int32_t own) {
   constexpr int32_t kBytes = sizeof(RingStage<S>);
-  const int32_t fit = shared_memory_of_block() / kBytes;
+  const int32_t fit = (shared_memory_of_block() - own - static_cast<int32_t>(sizeof(RingLanes<S>) + sizeof(RingBarriers<S>))) / kBytes;
   return {programmatic_launch(), 1, (fit < S::kRing ? fit : S::kRing) * kBytes};
 }
 
