@@ -81,9 +81,9 @@ def command(
     if set_mode is not None and argv:
         ctx.exit(_run_in_mode(root, set_mode, argv))
     elif set_mode is not None:
-        _tell_set(set_mode, PowerModes(root).keep(set_mode, reboot=reboot), as_json)
+        _tell_set(set_mode, _modes(root).keep(set_mode, reboot=reboot), as_json)
     elif restore_mode:
-        before = PowerModes(root).restore()
+        before = _modes(root).restore()
         told = "no mode was left to restore" if before is None else f"power mode {before}"
         click.echo(json.dumps({"mode": before}) if as_json else told)
     elif modes:
@@ -110,7 +110,7 @@ def _read(root: Path, name: str, tegrastats: Path | None, as_json: bool) -> None
 
 
 def _list_modes(root: Path, as_json: bool) -> None:
-    modes = PowerModes(root)
+    modes = _modes(root)
     current, clocks = modes.current(), ClockReader(root).read()
     left = left_behind(root)
     listed = [
@@ -163,7 +163,7 @@ def _run_in_mode(root: Path, mode: str, argv: tuple[str, ...]) -> int:
     """The exit code of ``argv``, run while ``mode`` holds."""
     sys.stdout.flush()
     process = None
-    with PowerModes(root).held(mode), ClockWatch(root) as watch:
+    with _modes(root).held(mode), ClockWatch(root) as watch:
         try:
             with deferred():  # between its start and our knowing of it
                 process = subprocess.Popen(argv)
@@ -195,6 +195,10 @@ def _clock_line(mode: str, report: ClockReport) -> str:
     held = events + report.throttled_by
     parts.append(f"throttled by {', '.join(held)}" if held else "no throttling seen")
     return "; ".join(parts)
+
+
+def _modes(root: Path) -> PowerModes:
+    return PowerModes(root, notice=_notice)
 
 
 def _notice(line: str) -> None:

@@ -251,7 +251,7 @@ def _taken_over(profiler: Profiler, json_file: Path | None) -> int:
 def _power_modes(root: Path, asked: bool) -> PowerModes | None:
     """None where the machine has none, and nobody asked for one."""
     try:
-        return PowerModes(root)
+        return PowerModes(root, notice=_notice)
     except UserError:
         if asked:
             raise

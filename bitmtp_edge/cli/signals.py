@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from types import FrameType
+
+from ..power.signals import interrupt
 
 
 def terminate_as_interrupt() -> None:
-    """From now on SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
+    """From now on SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. One that was ignored
+    stays so (nohup)."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)

@@ -25,8 +25,8 @@ class ModeNote:
         """The name of the mode to go back to; None where nothing is left to do."""
         try:
             told = json.loads(os.pread(self._descriptor, 1 << 16, 0))
-        except ValueError:
-            return None  # empty, or half of one
+        except (ValueError, RecursionError):
+            return None  # empty, or half of one, or none of ours
         name = told.get("go_back_to") if isinstance(told, dict) else None
         return name if isinstance(name, str) else None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import Interrupted, UserError
-from .mode_note import locked_note
+from .mode_note import ModeNote, locked_note
 from .nvpmodel import (
     Current,
     Done,
@@ -47,7 +47,8 @@ class Rebooting(Interrupted):
 class PowerModes:
     """The modes of ``root``'s nvpmodel.conf, changed by ``command``.
 
-    UserError where there is neither a configuration nor the command.
+    ``notice`` is told in one line of a note that is dropped. UserError where there is neither a
+    configuration nor the command.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class PowerModes:
         command: str | None = None,
         patience: Patience | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        notice: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.root = root
+        self._notice = notice
         self._command = command or find_command()
         self._patience = patience or Patience()
         self._sleep = sleep
@@ -135,7 +138,7 @@ class PowerModes:
         """
         mode = self.find(name)
         with locked_note(self.root, _by_hand(mode)) as note, on_signals(interrupt):
-            before = note.read() or self._mode_to_go_back_to()
+            before = self._left(note) or self._mode_to_go_back_to()
             note.write(before)
             rebooting = False
             try:
@@ -158,7 +161,7 @@ class PowerModes:
     def restore(self) -> str | None:
         """Goes back to the mode of a note that somebody left; its name, or None without one."""
         with locked_note(self.root, "run this command with sudo") as note:
-            before = note.read()
+            before = self._left(note)
             if before is not None:
                 self._go_back(before)
                 note.clear()
@@ -186,14 +189,27 @@ class PowerModes:
             )
         return self.find(current.name).name
 
+    def _left(self, note: ModeNote) -> str | None:
+        """The mode that somebody left a note of; None, and no note, where there is none such."""
+        name = note.read()
+        if name is None:
+            return None
+        try:
+            return self.find(name).name
+        except UserError as error:
+            # Flashed again since, or given another configuration: nothing is there to go back to.
+            self._notice(f"a run that was killed left a note, which is dropped: {error}")
+            note.clear()
+            return None
+
     def _go_back(self, name: str, *, reboot: bool = False) -> None:
+        mode = self.find(name)
         try:
             self.set(name, reboot=reboot)
         except UserError as error:
-            number = self.find(name).id
             raise UserError(
                 f"the power mode could not be set back to {name}: {error}; "
-                f"to do it: sudo nvpmodel -m {number}"
+                f"to do it: sudo nvpmodel -m {mode.id}"
             ) from None
 
     def _holds(self, mode: Mode) -> bool:

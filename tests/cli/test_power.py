@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bitmtp_edge.power import registry
+from bitmtp_edge.power.mode_note import NOTE
 
 from ..power import trees
 from ..power.jtop_stubs import FAILS, HANGS, NANO, stub
@@ -213,3 +214,21 @@ def test_what_a_killed_run_leaves(nx: Board, verb: Verb) -> None:
     assert verb("power", "--root", nx.root, "--restore-mode").out == "power mode 15W\n"
     assert nx.mode == 2
     assert verb("power", "--root", nx.root, "--restore-mode", "--json").json == {"mode": None}
+
+
+@pytest.mark.parametrize("note", ['{"go_back_to": "NOPE"}', "[" * 50_000])
+def test_a_note_of_no_mode_is_dropped(note: str, nx: Board, verb: Verb) -> None:
+    """The mode goes back to what it was when the command began, the first time too."""
+    trees.write(nx.root / NOTE, note)
+    done = verb("power", "--root", nx.root, "--set-mode", "25W", "--", "true")
+    assert (done.code, nx.calls, nx.mode) == (0, ["-m 3", "-m 2"], 2)
+    dropped = "which is dropped: there is no power mode 'NOPE' here: take one of MAXN_SUPER"
+    assert (dropped in done.err) == ("NOPE" in note)
+    assert (nx.root / NOTE).read_text() == ""
+
+
+def test_restoring_a_mode_that_is_not_there(nx: Board, verb: Verb) -> None:
+    trees.write(nx.root / NOTE, '{"go_back_to": "NOPE"}')
+    done = verb("power", "--root", nx.root, "--restore-mode")
+    assert (done.code, done.out) == (0, "no mode was left to restore\n")
+    assert "'NOPE'" in done.err and nx.calls == []
