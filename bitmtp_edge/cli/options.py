@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -208,6 +209,19 @@ def policy_options(function: Function) -> Function:
         threshold_options,
         objective_option,
     )
+
+
+class FiniteRange(click.FloatRange):
+    """A number from ``min`` to ``max``. click's own range lets nan through, and inf where an end is
+    open."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number to count with", param, ctx)
+        return number
 
 
 class NumberOrAutoType(click.ParamType):

@@ -23,6 +23,7 @@ from ..progress import Progress
 from . import PROGRAM
 from .options import (
     EngineChoice,
+    FiniteRange,
     NumberOrAuto,
     block_option,
     bundle_argument,
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--within",
-    type=click.FloatRange(0.1, 50),
+    type=FiniteRange(0.1, 50),
     default=2.0,
     show_default=True,
     metavar="PERCENT",
@@ -101,7 +102,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--min-seconds",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="S",
     help="Decode each prompt again and again for so long [default: as the power sensor needs it, 2 "
     "or more; without one, 0.5].",

@@ -230,6 +230,9 @@ def test_compared_with_an_older_one(profile: Verb, meter: FakeMetering, tmp_path
         (("--compare", "/nowhere.json"), "/nowhere.json"),
         (("--block", "1"), "--block"),
         (("--max-rounds", "2"), "--max-rounds"),
+        (("--within", "nan"), "--within"),
+        (("--min-seconds", "nan"), "--min-seconds"),
+        (("--min-seconds", "inf"), "--min-seconds"),
         (("--energy", "magic"), "there is no power source 'magic'"),
     ],
 )
