@@ -169,7 +169,12 @@ def command(
         raise UserError("--reboot ends this run: add --json FILE, from which the next one goes on")
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
     check_objective(objective, blocks, min_prefix)
-    check_targets(json_file, csv_file, html_file)
+    inputs = {
+        "the bundle": Path(bundle),
+        "the prompts": Path(prompt_file),
+        "the older profile": old_file,
+    }
+    check_targets(json_file, csv_file, html_file, inputs)
     old = None if old_file is None else read_report(old_file)
     texts = read_prompts(prompt_file)
     tour = ModeTour(_power_modes(root, bool(power_modes)), reboot)

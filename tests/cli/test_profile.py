@@ -202,8 +202,8 @@ def test_what_was_asked_for_otherwise_is_measured_anew(
     )
     done = profile("--energy", "off", "--root", "/")
     assert "is of another profile (max_rounds): all points are measured anew" in done.err
-    (tmp_path / "out.json").write_text("{}")
-    assert "field 'complete' is missing" in profile("--energy", "off", "--root", "/").err
+    (tmp_path / "out.json").write_text('{"complete": false}')
+    assert "field 'command' is missing" in profile("--energy", "off", "--root", "/").err
 
 
 def test_compared_with_an_older_one(profile: Verb, meter: FakeMetering, tmp_path: Path) -> None:
@@ -240,6 +240,32 @@ def test_refusals(profile: Verb, options: tuple[str, ...], told: str) -> None:
     done = profile(*options)
     assert done.code == 2
     assert told in done.err.splitlines()[-1]
+
+
+def test_what_must_not_be_written_over(
+    profile: Verb, verb: Verb, block_bundle: Path, prompts: Path, tmp_path: Path
+) -> None:
+    """Refused before anything is measured, whatever the file is called."""
+    linked, notes, both = tmp_path / "linked", tmp_path / "notes.txt", tmp_path / "both.json"
+    linked.symlink_to(prompts)
+    notes.write_text("mine")
+    before = prompts.read_bytes()
+    for options, told in (
+        (("--json", block_bundle / "bundle.json"), "would write over the bundle"),
+        (("--csv", block_bundle / "new.csv"), "would write over the bundle"),
+        (("--html", linked), "would write over the prompts"),
+        (("--json", both, "--csv", both), "would write over --json"),
+        (("--csv", notes), "notes.txt is there and no profile wrote it"),
+        (("--html", notes), "notes.txt is there and no profile wrote it"),
+        (("--json", notes), "notes.txt is there and no profile wrote it"),
+        (("--json", both, "--compare", both), "would write over the older profile"),
+    ):
+        refused = verb("profile", block_bundle, "--prompts", prompts, *QUICK, *options).refused()
+        assert told in refused
+    assert (notes.read_text(), prompts.read_bytes()) == ("mine", before)
+    assert not both.exists()
+    assert profile().code == 0
+    assert profile().code == 0  # over files of its own
 
 
 def test_a_reboot_needs_a_file(verb: Verb, block_bundle: Path, prompts: Path) -> None:
