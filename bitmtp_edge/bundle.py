@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import mmap
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -395,8 +396,9 @@ class Bundle:
 def _read_manifest_text(root: Path) -> str:
     path = root / BUNDLE_FILE
     if not root.exists():
+        target = shlex.quote(str(root))
         raise UserError(
-            f"{root} does not exist: make a bundle with  bitmtp-edge export SRC -o {root}"
+            f"{root} does not exist: make a bundle with  bitmtp-edge export SRC -o {target}"
         )
     if not path.is_file():
         raise UserError(

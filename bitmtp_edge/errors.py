@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LONGEST_LINE = 2000
+
 
 class UserError(Exception):
     """A fault in the input, the bundle or the machine, told in one line.
@@ -31,6 +33,13 @@ def missing_extra(package: str, extra: str) -> UserError:
         f"{package} is not installed: install the extra {extra!r} "
         f"(from a checkout: pip install '.[{extra}]')"
     )
+
+
+def one_line(text: str, most: int = LONGEST_LINE) -> str:
+    """``text`` as one printable line of about ``most`` characters: what a file says must not steer
+    the terminal, nor fill it."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return line if len(line) <= most else f"{line[:most]} ..."
 
 
 def describe_os_error(error: OSError) -> str:

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..bundle import WEIGHTS_FILE, Bundle, sha256_of
 from ..engines.base import ReplayState
-from ..engines.gpu_probe import launch_one
 from ..engines.pycuda_device import PycudaDevice
-from ..engines.tensorrt_api import register_plugins, started
-from ..engines.tensorrt_library import BUILD, PluginLibrary
+from ..engines.tensorrt_api import started
 from ..engines.tensorrt_manifest import (
+    MANIFEST_FILE,
     SCHEMA,
     BuiltFor,
     PlanEntry,
     PlanManifest,
     built_for,
+    check_folder,
+    is_there,
     plan_folder,
     plan_path,
     read_manifest,
@@ -31,6 +34,7 @@ from ..engines.tensorrt_manifest import (
     write_manifest,
 )
 from ..engines.tensorrt_plans import deserialised
+from ..engines.tensorrt_probe import ready_device
 from ..engines.tensorrt_tensors import engine_tensors
 from ..errors import UserError
 from ..files import PARTIAL, new_file
@@ -62,22 +66,15 @@ def build_plans(bundle: Bundle, states: Sequence[ReplayState], told: Told) -> Bu
     Raises UserError where something needed is missing here, the bundle will not fit into this
     machine's memory, or TensorRT refuses; and OSError where the disk does.
     """
-    import_onnx()
-    library = PluginLibrary()
-    device = PycudaDevice()
-    try:
-        with device.current():
-            launch_one(library, "TensorRT plugin", device, BUILD)
-            register_plugins(library)
-            _check_memory(bundle, states, device)
-            with _alone(bundle):
-                here = built_for(bundle, device, library)
-                manifest = _kept(bundle, here, told)
-                missing = [state for state in states if not _whole(bundle, manifest, state)]
-                if missing:
-                    manifest = _build_each(bundle, manifest, missing)
-    finally:
-        device.close()
+    with ready_device() as (device, library):
+        import_onnx()
+        _check_memory(bundle, states, device)
+        with _alone(bundle):
+            here = built_for(bundle, device, library)
+            manifest = _kept(bundle, here, told)
+            missing = [state for state in states if not _whole(bundle, manifest, state)]
+            if missing:
+                manifest = _build_each(bundle, manifest, missing)
     names = tuple(map(state_name, states))
     return BuildReport(
         target="tensorrt",
@@ -135,10 +132,23 @@ def _kept(bundle: Bundle, here: BuiltFor, told: Told) -> PlanManifest:
         manifest = PlanManifest(SCHEMA, here, {})
         write_manifest(bundle, manifest)
     listed = {plan_path(bundle, name) for name in manifest.engines}
-    for path in plan_folder(bundle).iterdir():
+    for path in _files(bundle):
         if path.suffix == PARTIAL or (path.suffix == ".plan" and path not in listed):
             path.unlink()
     return manifest
+
+
+def _files(bundle: Bundle) -> list[Path]:
+    """What is ours in the folder of engines. Raises UserError where that, or one of these, is a
+    link, or no file: none is written through, and none waited for."""
+    if not check_folder(bundle):
+        return []
+    ours = [
+        path
+        for path in plan_folder(bundle).iterdir()
+        if path.suffix in (".plan", PARTIAL) or path.name in (MANIFEST_FILE, LOCK_FILE)
+    ]
+    return [path for path in ours if is_there(path)]
 
 
 def _whole(bundle: Bundle, manifest: PlanManifest, state: ReplayState) -> bool:
@@ -170,8 +180,10 @@ def _alone(bundle: Bundle) -> Iterator[None]:
     """Nobody else builds in the bundle's folder inside the block. Raises UserError where somebody
     does."""
     folder = plan_folder(bundle)
+    _files(bundle)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK_FILE).open("wb") as file:
+    opened = os.open(folder / LOCK_FILE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(opened, "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

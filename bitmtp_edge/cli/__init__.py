@@ -20,13 +20,12 @@ from pathlib import Path
 import click
 
 from bitmtp_edge import __version__
-from bitmtp_edge.errors import Interrupted, SettingError, UserError, describe_os_error
+from bitmtp_edge.errors import Interrupted, SettingError, UserError, describe_os_error, one_line
 
 PROGRAM = "bitmtp-edge"
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 1
-LONGEST_LINE = 2000
 
 
 def verb_summary(source: Path) -> str | None:
@@ -109,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Interrupted as interrupt:
-        _tell(str(interrupt))
+        tell(str(interrupt))
         return INTERRUPTED
     except click.UsageError as error:
         return _report(f"{error.format_message()} {_hint(error)}")
@@ -140,14 +139,11 @@ def _hint(error: click.UsageError) -> str:
 
 
 def _report(message: str) -> int:
-    _tell(message, "error: ")
+    tell(message, "error: ")
     return USER_ERROR
 
 
-def _tell(message: str, kind: str = "") -> None:
-    # What a file says must not steer the terminal, nor fill it.
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
-    if len(line) > LONGEST_LINE:
-        line = f"{line[:LONGEST_LINE]} ..."
+def tell(message: str, kind: str = "") -> None:
+    """Prints an error or a notice on stderr."""
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells
-        print(f"{PROGRAM}: {kind}{line}", file=sys.stderr)
+        print(f"{PROGRAM}: {kind}{one_line(message)}", file=sys.stderr)

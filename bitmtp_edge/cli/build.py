@@ -10,6 +10,7 @@ import click
 
 from ..bundle import Bundle
 from ..errors import Interrupted
+from . import tell
 from .options import bundle_argument
 from .signals import terminate_as_interrupt
 
@@ -44,9 +45,7 @@ def command(bundle: str, target: str, states: tuple[str, ...], as_json: bool) ->
 
         terminate_as_interrupt()
         try:
-            built = build_plans(
-                opened, chosen, lambda line: click.echo(f"bitmtp-edge: {line}", err=True)
-            )
+            built = build_plans(opened, chosen, tell)
         except KeyboardInterrupt:
             raise Interrupted(
                 "build interrupted: the engines that were built are kept; the same command goes on"

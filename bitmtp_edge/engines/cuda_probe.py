@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import UserError
 from .cuda_device import CudaDevice
 from .cuda_library import BUILD, CudaLibrary, driver_devices
-from .gpu_probe import NO_DEVICE, launch_one
+from .gpu_probe import launch_one, no_device
 
 
 def unavailable() -> str | None:
@@ -14,7 +14,7 @@ def unavailable() -> str | None:
     Nothing of PyTorch is loaded on a machine without a GPU.
     """
     if driver_devices() == 0:
-        return NO_DEVICE
+        return str(no_device())
     try:
         library = CudaLibrary()
         launch_one(library, "CUDA", CudaDevice(), BUILD)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from ..errors import UserError
+from ..host import read_host
 from .base import ReplayState
 from .gpu_device import GpuDevice
 from .gpu_library import NO_KERNEL_IMAGE, LaunchError, StepLibrary
 from .gpu_step import StepInputBlock
 
 LEAST_CAPABILITY = (8, 0)
-NO_DEVICE = "no CUDA device: the NVIDIA driver is missing, or shows none"
+_GROUPS = (
+    ", as it does to users outside of the groups video and render: sudo usermod -aG video,render "
+    "$USER, then log in again; in a container: --runtime nvidia"
+)
+
+
+def no_device() -> UserError:
+    """The error for a machine without a GPU that this process may use."""
+    hint = _GROUPS if read_host().jetson else ""
+    return UserError(f"no CUDA device: the NVIDIA driver is missing, or shows none{hint}")
 
 
 def launch_one(library: StepLibrary, kind: str, device: GpuDevice, build: str) -> None:

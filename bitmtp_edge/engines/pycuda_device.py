@@ -48,7 +48,7 @@ class PycudaDevice(GpuDevice):
         except driver.Error as error:
             raise UserError(f"the CUDA device does not start: {error}") from None
         self._owners: WeakSet[_Owner] = WeakSet()
-        with self.current():
+        with self.current(), self._told("a stream"):
             self._stream = driver.Stream(NON_BLOCKING)
             self.stream = int(self._stream.handle)
 
@@ -92,13 +92,16 @@ class PycudaDevice(GpuDevice):
     def allocate(self, size: int, purpose: str) -> Block:
         driver = self._driver
         try:
-            memory = driver.mem_alloc(max(size, 1))
+            memory = driver.mem_alloc(size or 1)
         except driver.MemoryError:
             free, total = (amount / 2**20 for amount in driver.mem_get_info())
             raise UserError(
                 f"no GPU memory for {purpose} ({size / 2**20:.0f} MiB; {free:.0f} of {total:.0f} "
                 "MiB are free): close what else uses it, or use a smaller model or context"
             ) from None
+        # OverflowError, TypeError: what the bindings make of a size that no size_t holds.
+        except (driver.Error, OverflowError, TypeError) as error:
+            raise UserError(f"{size} bytes for {purpose} failed on the GPU: {error}") from None
         owner = _Owner(memory)
         self._owners.add(owner)
         block = Block(int(memory), size, owner)
@@ -131,10 +134,12 @@ class PycudaDevice(GpuDevice):
                 self._driver.memset_d8_async(block.address, 0, block.size, self._stream)
 
     def mark(self) -> Any:
-        return self._driver.Event(self._driver.event_flags.DISABLE_TIMING)
+        with self._told("an event"):
+            return self._driver.Event(self._driver.event_flags.DISABLE_TIMING)
 
     def reach(self, mark: Any) -> None:
-        mark.record(self._stream)
+        with self._told("an event"):
+            mark.record(self._stream)
 
     def await_mark(self, mark: Any) -> None:
         with self._told("a step"):

@@ -18,11 +18,11 @@ from .step_layout import SharedBlock, StepInputs, in_a_row
 from .tensorrt_api import register_plugins, started
 from .tensorrt_library import PluginLibrary
 from .tensorrt_manifest import (
-    build_command,
     built_for,
     checked_manifest,
     plan_path,
     read_plan,
+    rebuild_command,
     state_name,
 )
 from .tensorrt_plans import TensorRTPlan, deserialised
@@ -86,7 +86,7 @@ class TensorRTEngine(GpuEngine):
     def _new_plan(self, state: ReplayState) -> TensorRTPlan:
         plan = read_plan(self.bundle, self._manifest, state)
         path = plan_path(self.bundle, state_name(state))
-        where = f"{path}: build it again with  {build_command(self.bundle, [state])}"
+        where = f"{path}: build it again with  {rebuild_command(self.bundle, state)}"
         tensors = engine_tensors(self.bundle, state)
         engine = deserialised(self._runtime, plan, tensors, where)
         offsets, size = in_a_row(tensors.outputs)

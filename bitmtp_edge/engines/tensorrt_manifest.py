@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
+import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import cast
 
 from .. import __version__
 from ..bundle import BUNDLE_FILE, Bundle, sha256_of
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..files import new_file
 from ..host import read_host
 from ..records import read_record
@@ -27,6 +29,8 @@ from .tensorrt_library import PluginLibrary
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"
+MOST_BYTES = 1 << 36  # of a plan's file or scratch: the memory of the largest board
+_MOST_TOLD = 80  # characters of a manifest's field
 
 _TOLD = {
     "sdk": "bitmtp-edge",
@@ -58,8 +62,8 @@ class BuiltFor:
         """What of it is otherwise ``here``, a phrase each: the field, found and expected."""
         ours = asdict(here)
         return [
-            f"{_TOLD[name]} was {found or 'none'} when they were built, and is "
-            f"{ours[name] or 'none'} here"
+            f"{_TOLD[name]} was {one_line(found or 'none', _MOST_TOLD)} when they were built, "
+            f"and is {ours[name] or 'none'} here"
             for name, found in asdict(self).items()
             if found != ours[name]
         ]
@@ -116,7 +120,13 @@ def named_state(name: str) -> ReplayState | None:
 def build_command(bundle: Bundle, states: Iterable[ReplayState] = ()) -> str:
     """The command that builds engines for ``bundle``: all, or those of ``states``."""
     chosen = "".join(f" --states {state_name(state)}" for state in states)
-    return f"bitmtp-edge build {bundle.path} --target tensorrt{chosen}"
+    return f"bitmtp-edge build {shlex.quote(str(bundle.path))} --target tensorrt{chosen}"
+
+
+def rebuild_command(bundle: Bundle, state: ReplayState) -> str:
+    """The command that builds the engine of ``state`` anew, though its file is as it was built."""
+    plan = shlex.quote(str(plan_path(bundle, state_name(state))))
+    return f"rm {plan} && {build_command(bundle, [state])}"
 
 
 def plan_folder(bundle: Bundle) -> Path:
@@ -127,26 +137,55 @@ def plan_path(bundle: Bundle, name: str) -> Path:
     return plan_folder(bundle) / f"{name}.plan"
 
 
+def is_there(path: Path, folder: bool = False) -> bool:
+    """Whether the bundle has a file, or a ``folder``, of that name.
+
+    Raises UserError for anything else: a link may lead out of the bundle, and what is no file may
+    never end.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode):
+        return True
+    found = "a link" if stat.S_ISLNK(mode) else "no folder" if folder else "no file"
+    raise UserError(
+        f"{path} is {found}, expected {'a folder' if folder else 'a file'} of the bundle's own: "
+        "remove it"
+    )
+
+
+def check_folder(bundle: Bundle) -> bool:
+    """Whether the bundle has a folder of engines. Raises UserError where that, or the one it is in,
+    is a link or no folder."""
+    folder = plan_folder(bundle)
+    return is_there(folder.parent, folder=True) and is_there(folder, folder=True)
+
+
 def read_manifest(bundle: Bundle) -> PlanManifest | None:
-    """None where there is none. Raises UserError for one that is damaged or of another SDK."""
+    """None where there is none. Raises UserError for one that is damaged or of another SDK: build
+    again."""
     path = plan_folder(bundle) / MANIFEST_FILE
-    again = f"build again with  {build_command(bundle)}"
+    if not (check_folder(bundle) and is_there(path)):
+        return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except (ValueError, RecursionError):
-        raise UserError(f"{path} is damaged: {again}") from None
+        raise UserError(f"{path} is damaged") from None
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != SCHEMA:
-        raise UserError(f"{path}: schema is {schema!r}, expected {SCHEMA}: {again}")
-    try:
-        manifest = read_record(PlanManifest, value, str(path))
-    except UserError as error:
-        raise UserError(f"{error}: {again}") from None
-    for name in manifest.engines:
+        raise UserError(f"{path}: schema is {schema!r}, expected {SCHEMA}")
+    manifest = read_record(PlanManifest, value, str(path))
+    for name, entry in manifest.engines.items():
         if named_state(name) is None:
-            raise UserError(f"{path}: {name!r} is no replay state: {again}")
+            raise UserError(f"{path}: {name!r} is no replay state")
+        for field in ("bytes", "scratch"):
+            number = getattr(entry, field)
+            if not 0 <= number <= MOST_BYTES:
+                raise UserError(
+                    f"{path}: {field} of {name} is {number}, expected 0 to {MOST_BYTES}"
+                )
     return manifest
 
 
@@ -158,8 +197,12 @@ def write_manifest(bundle: Bundle, manifest: PlanManifest) -> None:
 
 def checked_manifest(bundle: Bundle, here: BuiltFor) -> PlanManifest:
     """The manifest of engines that fit ``here``. Raises NotBuilt where there is none, or what they
-    were built for is something else."""
-    manifest = read_manifest(bundle)
+    were built for is something else, and UserError where it is damaged."""
+    again = f"build again with  {build_command(bundle)}"
+    try:
+        manifest = read_manifest(bundle)
+    except UserError as error:
+        raise UserError(f"{error}: {again}") from None
     if manifest is None or not manifest.engines:
         raise NotBuilt(
             f"{bundle.path} has no engines for TensorRT: build them on this machine with  "
@@ -168,8 +211,7 @@ def checked_manifest(bundle: Bundle, here: BuiltFor) -> PlanManifest:
     differences = manifest.built_for.differences(here)
     if differences:
         raise NotBuilt(
-            f"the engines in {plan_folder(bundle)} do not fit: {'; '.join(differences)}: build "
-            f"again with  {build_command(bundle)}"
+            f"the engines in {plan_folder(bundle)} do not fit: {'; '.join(differences)}: {again}"
         )
     return manifest
 
@@ -184,9 +226,12 @@ def read_plan(bundle: Bundle, manifest: PlanManifest, state: ReplayState) -> byt
         raise NotBuilt(f"{bundle.path} has no engine {name} for TensorRT: {again}")
     path = plan_path(bundle, name)
     try:
-        plan = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: {again}") from None
+        present = is_there(path)
+    except UserError as error:
+        raise UserError(f"{error}: {again}") from None
+    if not present:
+        raise UserError(f"{path} is missing: {again}")
+    plan = path.read_bytes()
     if len(plan) != entry.bytes:
         raise UserError(f"{path}: {len(plan)} bytes, the manifest says {entry.bytes}: {again}")
     found = hashlib.sha256(plan).hexdigest()

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,20 @@ from bitmtp_edge.building import plans
 from bitmtp_edge.building.plans import BuildReport, build_plans
 from bitmtp_edge.building.states import chosen_states
 from bitmtp_edge.bundle import Bundle, sha256_of
-from bitmtp_edge.engines import tensorrt_library, tensorrt_manifest
-from bitmtp_edge.engines.tensorrt_manifest import plan_folder, read_manifest, state_name
+from bitmtp_edge.engines import tensorrt_library, tensorrt_manifest, tensorrt_probe
+from bitmtp_edge.engines.base import ReplayState
+from bitmtp_edge.engines.tensorrt import TensorRTEngine
+from bitmtp_edge.engines.tensorrt_manifest import (
+    build_command,
+    plan_folder,
+    read_manifest,
+    state_name,
+)
 from bitmtp_edge.engines.tensorrt_tensors import engine_tensors
 from bitmtp_edge.errors import UserError
 
+from ..engines.cuda_steps import TOKENS
+from ..engines.steps import step
 from ..fakes.board import Board
 
 FIRST = ("*-c512",)  # the states of greedy decoding in the first segment
@@ -190,6 +200,105 @@ def test_a_damaged_manifest(board: Board, board_bundle: Bundle, text: str, why: 
     told: list[str] = []
     assert build(board_bundle, "verify-m1-*-c512", told=told).built == 1
     assert len(told) == 1 and why in told[0]
+    assert "bitmtp-edge build" not in told[0]  # which is under way
+
+
+@pytest.mark.parametrize("scratch", [10**30, -5, (1 << 36) + 1])
+def test_scratch_that_no_board_has(board: Board, board_bundle: Bundle, scratch: int) -> None:
+    """The command that the engine's refusal names mends the manifest."""
+    build(board_bundle, "verify-m1-*-c512")
+    edit_scratch(board_bundle, scratch)
+    board.restart()
+    told: list[str] = []
+    assert build(board_bundle, "verify-m1-*-c512", told=told).built == 1
+    (line,) = told
+    assert line.endswith(f"scratch of verify-m1-h1-c512 is {scratch}, expected 0 to {1 << 36}")
+    board.restart()
+    with TensorRTEngine(board_bundle) as engine:
+        step(engine, TOKENS[:1], 0, logits=False)
+    board.at_rest()
+
+
+@pytest.mark.parametrize("scratch", [0, 1000])
+def test_too_little_scratch_is_mended_by_the_command_that_the_message_names(
+    board: Board, board_bundle: Bundle, scratch: int
+) -> None:
+    build(board_bundle, "verify-m1-*-c512")
+    edit_scratch(board_bundle, scratch)
+    board.restart()
+    with pytest.raises(UserError) as caught, TensorRTEngine(board_bundle) as engine:
+        step(engine, TOKENS[:1], 0, logits=False)
+    remove, _, again = str(caught.value).partition("it again with  ")[2].partition(" && ")
+    assert again == build_command(board_bundle, [ReplayState(1, 1, 512, "verify")])
+    subprocess.run(remove, shell=True, check=True)
+    board.restart()
+    assert build(board_bundle, "verify-m1-h1-c512").built == 1
+    board.restart()
+    with TensorRTEngine(board_bundle) as engine:
+        step(engine, TOKENS[:1], 0, logits=False)
+
+
+def edit_scratch(bundle: Bundle, scratch: int) -> None:
+    path = plan_folder(bundle) / "manifest.json"
+    value = json.loads(path.read_text())
+    for entry in value["engines"].values():
+        entry["scratch"] = scratch
+    path.write_text(json.dumps(value))
+
+
+# ---- what is not the bundle's own ----------------------------------------------------------------
+
+OURS = ("manifest.json", "verify-m1-h1-c512.plan", "old.plan", "x.plan.7.partial", plans.LOCK_FILE)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("kind", ["a link", "a link to nothing", "a folder", "a pipe"])
+def test_files_that_are_none(
+    board: Board, board_bundle: Bundle, tmp_path: Path, name: str, kind: str
+) -> None:
+    """Nothing outside is written or deleted, nothing inside either, and nothing waited for."""
+    build(board_bundle, "verify-m1-*-c512")
+    folder = plan_folder(board_bundle)
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"precious")
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(outside if kind == "a link" else tmp_path / "nothing")
+    before = {each: each.lstat().st_mtime_ns for each in folder.iterdir()}
+    board.restart()
+    found = "a link" if kind.startswith("a link") else "no file"
+    told = refused(board_bundle, *FIRST)
+    assert told == f"{path} is {found}, expected a file of the bundle's own: remove it"
+    assert outside.read_bytes() == b"precious" and not (tmp_path / "nothing").exists()
+    assert {each: each.lstat().st_mtime_ns for each in folder.iterdir()} == before
+    board.at_rest()
+
+
+@pytest.mark.parametrize("part", ["engines", "engines/tensorrt"])
+@pytest.mark.parametrize("kind", ["a link", "no folder"])
+def test_folders_that_are_none(
+    board: Board, board_bundle: Bundle, tmp_path: Path, part: str, kind: str
+) -> None:
+    outside = tmp_path / "outside"
+    (outside / "tensorrt").mkdir(parents=True)
+    (outside / "tensorrt" / "precious.plan").touch()
+    (outside / "precious.plan").touch()
+    path = board_bundle.path / part
+    path.parent.mkdir(exist_ok=True)
+    if kind == "a link":
+        path.symlink_to(outside)
+    else:
+        path.touch()
+    told = refused(board_bundle, *FIRST)
+    assert told == f"{path} is {kind}, expected a folder of the bundle's own: remove it"
+    assert sorted(each.name for each in outside.rglob("*")) == [
+        *("precious.plan", "precious.plan", "tensorrt")
+    ]
 
 
 # ---- interruptions ------------------------------------------------------------------------------
@@ -324,6 +433,7 @@ def test_without_onnx(board: Board, board_bundle: Bundle, monkeypatch: pytest.Mo
 def test_without_plugins(
     board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(tensorrt_probe, "driver_devices", lambda: 1)
     monkeypatch.setenv(tensorrt_library.PATH_VARIABLE, str(tmp_path / "none.so"))
     tensorrt_library._library.cache_clear()
     told = refused(board_bundle)
@@ -366,6 +476,15 @@ def test_without_a_package(
     found = refused(board_bundle)
     start, _, end = told.partition("(.*)")
     assert found.startswith(start) and end in found
+
+
+def test_off_a_gpu_that_is_the_first_reason(
+    board_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `doctor` and `run` have it: without a GPU no library is worth compiling."""
+    monkeypatch.setattr(tensorrt_probe, "driver_devices", lambda: 0)
+    assert refused(board_bundle) == tensorrt_probe.unavailable()
+    assert refused(board_bundle).startswith("no CUDA device: ")
 
 
 def test_without_a_device(board: Board, board_bundle: Bundle) -> None:

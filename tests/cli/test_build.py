@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ def test_refusals(verb: Verb, board: Board, board_bundle: Bundle) -> None:
     told = verb("build", board_bundle.path, "--target", "tensorrt", "--states", "nothing")
     assert "--states 'nothing' fits no replay state" in told.refused()
     assert "--target" in verb("build", board_bundle.path).refused()
+
+
+def test_a_notice_does_not_steer_the_terminal(
+    verb: Verb, board: Board, board_bundle: Bundle
+) -> None:
+    asked = ("build", board_bundle.path, "--target", "tensorrt", "--states", "verify-m1-h1-c512")
+    verb(*asked)
+    path = plan_folder(board_bundle) / "manifest.json"
+    value = json.loads(path.read_text())
+    value["built_for"]["sdk"] = "\x1b]0;owned\x07\nbitmtp-edge: all is well"
+    path.write_text(json.dumps(value))
+    board.restart()
+    done = verb(*asked)
+    notice = done.err.splitlines()[0]
+    assert done.code == 0 and "\x1b" not in done.err and "\x07" not in done.err
+    assert "bitmtp-edge was \\x1b]0;owned\\x07 bitmtp-edge: all is well when they" in notice
 
 
 @pytest.mark.parametrize("states", [(), ("--states", "verify-*-c512")])

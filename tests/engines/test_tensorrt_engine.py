@@ -331,7 +331,8 @@ def test_tensorrt_that_does_not_start(built_ternary: Bundle, board: Board) -> No
 def test_tensorrt_refuses(built_ternary: Bundle, board: Board, what: str) -> None:
     kind = {"context": "makes no execution context", "address": "takes no address for 'token_ids'"}
     board.trt.refusal[what] = "so it is"
-    command = f"build it again with  bitmtp-edge build {built_ternary.path} --target tensorrt"
+    build = f"bitmtp-edge build {built_ternary.path} --target tensorrt"
+    command = f"build it again with  rm .*verify-m1-h1-c512.plan && {build}"
     told = rf"TensorRT {kind[what]} \(so it is\): .*verify-m1-h1-c512.plan: {command}"
     with TensorRTEngine(built_ternary) as engine, pytest.raises(UserError, match=told):
         step(engine, TOKENS[:1], 0, logits=False)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,12 @@ from bitmtp_edge.engines.pycuda_device import PycudaDevice
 from bitmtp_edge.engines.registry import open_engine
 from bitmtp_edge.engines.tensorrt import TensorRTEngine
 from bitmtp_edge.engines.tensorrt_api import started
-from bitmtp_edge.engines.tensorrt_manifest import plan_folder
+from bitmtp_edge.engines.tensorrt_manifest import (
+    build_command,
+    named_state,
+    plan_folder,
+    rebuild_command,
+)
 from bitmtp_edge.engines.tensorrt_plans import deserialised
 from bitmtp_edge.engines.tensorrt_tensors import engine_tensors
 from bitmtp_edge.errors import UserError
@@ -137,6 +144,44 @@ def test_a_manifest_with_a_name_that_is_none(built: Bundle, board: Board, name: 
     value["engines"][name] = value["engines"][NAME]
     path.write_text(json.dumps(value))
     assert f"{name!r} is no replay state" in refused(built, board)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", f"{NAME}.plan"])
+@pytest.mark.parametrize("kind", ["a link", "no file"])
+def test_files_that_are_none(
+    built: Bundle, board: Board, tmp_path: Path, name: str, kind: str
+) -> None:
+    path = plan_folder(built) / name
+    path.rename(tmp_path / name)
+    if kind == "a link":
+        path.symlink_to(tmp_path / name)
+    else:
+        os.mkfifo(path)
+    told = refused(built, board)
+    assert told.startswith(f"{path} is {kind}, expected a file of the bundle's own: remove it: ")
+    assert f"bitmtp-edge build {built.path} --target tensorrt" in told
+
+
+def test_commands_can_be_pasted(built: Bundle) -> None:
+    bundle = Bundle.open(built.path.rename(built.path.with_name("b ü $x")))
+    state = named_state(NAME)
+    assert state is not None
+    folder = f"{built.path.parent}/b ü $x"
+    build = ["bitmtp-edge", "build", folder, "--target", "tensorrt"]
+    assert shlex.split(build_command(bundle)) == build
+    assert shlex.split(rebuild_command(bundle, state)) == [
+        *("rm", f"{folder}/engines/tensorrt/{NAME}.plan", "&&", *build, "--states", NAME)
+    ]
+
+
+def test_a_long_field_leaves_room_for_the_command(built: Bundle, board: Board) -> None:
+    path = plan_folder(built) / "manifest.json"
+    value = json.loads(path.read_text())
+    value["built_for"]["sdk"] = "\x1b[2J\n" + "9" * 5000
+    path.write_text(json.dumps(value))
+    told = refused(built, board)
+    assert "bitmtp-edge was \\x1b[2J 999" in told and len(told) < 1000
+    assert told.endswith(f"build again with  bitmtp-edge build {built.path} --target tensorrt")
 
 
 def test_too_little_scratch(built: Bundle, board: Board) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from bitmtp_edge.engines import tensorrt_library, tensorrt_probe
+from bitmtp_edge.engines import gpu_probe, tensorrt_library, tensorrt_probe
 from bitmtp_edge.engines.gpu_kv import GpuKVBuffer
+from bitmtp_edge.engines.pycuda_device import PycudaDevice
 from bitmtp_edge.engines.tensorrt_api import release
 from bitmtp_edge.engines.tensorrt_probe import unavailable
+from bitmtp_edge.errors import UserError
 from bitmtp_edge.footprint import kv_bytes
+from bitmtp_edge.host import read_host
 
 from ..fakes.board import Board
 from .host_device import HostDevice, HostLibrary
@@ -37,6 +41,23 @@ def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorrt_probe, "driver_devices", lambda: 0)
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     assert reason() == "no CUDA device: the NVIDIA driver is missing, or shows none"
+
+
+def test_no_device_on_a_jetson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the usual cause is an account outside of the groups that own the GPU's files."""
+    monkeypatch.setattr(tensorrt_probe, "driver_devices", lambda: 0)
+    here = replace(read_host(), l4t="36.4.3")
+    monkeypatch.setattr(gpu_probe, "read_host", lambda: here)
+    assert "groups video and render: sudo usermod -aG video,render $USER" in reason()
+
+
+@pytest.mark.parametrize("size", [-5, 10**30])
+def test_a_size_that_pycuda_cannot_count(board: Board, size: int) -> None:
+    device = PycudaDevice()
+    with device.current(), pytest.raises(UserError, match=f"^{size} bytes for a test failed"):
+        device.allocate(size, "a test")
+    device.close()
+    board.at_rest()
 
 
 def test_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

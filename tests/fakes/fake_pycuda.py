@@ -89,7 +89,8 @@ class FakeDriver:
     # ---- memory -------------------------------------------------------------------------------
 
     def _mem_alloc(self, size: int) -> _Allocation:
-        assert size > 0
+        if not 0 < size < 1 << 64:
+            raise OverflowError("int too big to convert")  # the bindings', before CUDA is asked
         address = self.gpu.allocate(size)
         if not address:
             raise OutOfMemory("cuMemAlloc failed: out of memory")
