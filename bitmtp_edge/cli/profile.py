@@ -20,6 +20,7 @@ from ..profiling.outputs import Outputs, check_targets
 from ..profiling.report import read_report
 from ..profiling.watch import open_clocks
 from ..progress import Progress
+from ..wording import counted
 from . import PROGRAM
 from .options import (
     EngineChoice,
@@ -218,11 +219,12 @@ def command(
             progress.advance(_taken_over(profiler, json_file))
             ended = _run(profiler, tour)
         report = profiler.report()
-        outputs.write(report)
+        if report.complete:  # else what is there may be worth more
+            outputs.write(report)
     print_profile(report, None if old is None else compare(report, old))
     if ended is not None:
-        told = f"{ended}{len(report.points)} of {len(wanted)} points are measured"
-        if json_file is not None:
+        told = f"{ended}{len(profiler.points)} of {len(wanted)} points are measured"
+        if json_file is not None and profiler.points:
             told += f"; the same command goes on from {json_file}"
         raise Interrupted(told)
 
@@ -239,18 +241,25 @@ def _run(profiler: Profiler, tour: ModeTour) -> str | None:
 
 
 def _taken_over(profiler: Profiler, json_file: Path | None) -> int:
-    """How many points an unfinished profile in the file has already."""
-    if json_file is None or not json_file.exists():
+    """How many points a profile in the file has already; says what is measured anew."""
+    if json_file is None or not json_file.exists() or not json_file.stat().st_size:
         return 0
+    old = None
     try:
-        before = read_report(json_file)
-        different = None if before.complete else profiler.go_on_from(before)
+        old = read_report(json_file)
+        different = profiler.go_on_from(old)
     except UserError as error:
         different = str(error)
-    if different is not None:
+    if old is None or different is not None:
         _notice(f"{json_file} is of another profile ({different}): all points are measured anew")
-    elif profiler.points:
-        _notice(f"{len(profiler.points)} points of {json_file} are kept")
+        return 0
+    asked = [each.key for each in profiler.wanted]
+    parts = [f"{counted(len(profiler.points), 'point')} of {json_file} are kept"]
+    if again := [point.key.name for point in profiler.before]:
+        parts.append(f"measured anew, and kept until then: {', '.join(again)}")
+    if gone := [point.key.name for point in old.points if point.key not in asked]:
+        parts.append(f"no longer asked for: {', '.join(gone)}")
+    _notice("; ".join(parts))
     return len(profiler.points)
 
 

@@ -33,6 +33,8 @@ def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
             f"not within {request.within:.1%} after {request.max_rounds} rounds: "
             + ", ".join(point.key.name for point in loose)
         )
+    if report.from_before:
+        click.echo(f"of the run before: {', '.join(key.name for key in report.from_before)}")
     for point in report.points:
         if held := point.conditions.throttled_by:
             click.echo(f"{point.key.name}: throttled by {', '.join(held)}")

@@ -71,9 +71,12 @@ def _body(report: ProfileReport, compared: Comparison | None) -> Iterator[str]:
     )
     if not report.complete:
         yield (
-            f'<p class="warn">Unfinished: {len(points)} of {len(request.points)} points are '
-            "measured.</p>"
+            f'<p class="warn">Unfinished: {len(points) - len(report.from_before)} of '
+            f"{len(request.points)} points are measured.</p>"
         )
+    if report.from_before:
+        told = ", ".join(key.name for key in report.from_before)
+        yield f'<p class="warn">Of the run before: {clean(told)}.</p>'
     reasons = dict.fromkeys(point.reason for point in points if point.reason)
     for reason in reasons or ([report.energy_reason] if report.energy_reason else []):
         yield f'<p class="warn">No joules: {clean(reason)}.</p>'

@@ -12,6 +12,7 @@ from ..files import new_file
 from ..power.clocks import Seen
 from ..power.report import Stretch
 from ..records import read_record
+from .soundness import check_sound
 from .statistics import Estimate
 
 Setting = int | float | str | None
@@ -124,7 +125,8 @@ class ProfilePoint:
 @dataclass(frozen=True)
 class ProfileReport:
     """complete: every point of the request is measured; else the same command goes on.
-    energy_reason: why there is no meter. environment: where the newest part was measured."""
+    energy_reason: why there is no meter. environment: where the newest part was measured.
+    from_before: points of a finished run that are asked for again, and not yet measured again."""
 
     complete: bool
     command: str
@@ -135,6 +137,7 @@ class ProfileReport:
     request: Request
     environment: Environment
     points: tuple[ProfilePoint, ...]
+    from_before: tuple[PointKey, ...] = ()
 
     def point(self, key: PointKey) -> ProfilePoint | None:
         """The one of ``key``, if it was measured."""
@@ -148,9 +151,12 @@ def write_report(path: Path, report: ProfileReport) -> None:
 
 
 def read_report(path: Path) -> ProfileReport:
-    """UserError, naming the field, for a file that is none; OSError where it cannot be read."""
+    """UserError, naming the field, for a file that is none, or holds what no profile measures;
+    OSError where it cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise UserError(f"{path} is not a profile's JSON: give another file") from None
-    return read_record(ProfileReport, value, str(path))
+    report = read_record(ProfileReport, value, str(path))
+    check_sound(report, str(path))
+    return report

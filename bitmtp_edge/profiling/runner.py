@@ -88,7 +88,8 @@ def request_of(
 
 class Profiler:
     """Measures what ``wanted`` asks for and ``points`` has not; ``save`` gets the report after
-    every point, ``on_round`` the point in work and its rounds."""
+    every point, ``on_round`` the point in work and its rounds. before: points of an earlier run,
+    each of which is in the report until it is measured again."""
 
     def __init__(
         self,
@@ -109,23 +110,32 @@ class Profiler:
         self.settings = settings
         self.request = request_of(session, wanted, prompts, settings, metering)
         self.points: list[ProfilePoint] = []
+        self.before: list[ProfilePoint] = []
         self._metering = metering
         self._clocks = clocks
         self._save = save
         self._on_round = on_round
 
     def go_on_from(self, old: ProfileReport) -> str | None:
-        """Takes over the points of an unfinished profile; None where it fits, else what is
-        different about it."""
+        """Takes over the points of ``old`` that are asked for here; None where it fits, else what
+        is different about it.
+
+        A profile that is finished and has all of them is measured again, point by point: until
+        then its own stand in the report.
+        """
         for name, now in vars(self.request).items():
-            if getattr(old.request, name) != now:
+            if name != "points" and getattr(old.request, name) != now:
                 return name
-        self.points = list(old.points)
+        asked = [each.key for each in self.wanted]
+        there = [point for point in old.points if point.key in asked]
+        again = old.complete and len(there) == len(asked)
+        self.points = [p for p in there if not again and p.key not in old.from_before]
+        self.before = [p for p in there if p not in self.points]
         return None
 
     def run(self, tour: ModeTour) -> None:
         """All that is missing. An interrupt, or a reboot, leaves the points so far."""
-        missing = self._missing()
+        missing = self.missing()
         modes = list(dict.fromkeys(each.key.power_mode for each in missing))
         with tour.held(modes) as holding:
             for mode in holding:
@@ -138,8 +148,11 @@ class Profiler:
     def report(self) -> ProfileReport:
         """Of the points so far, in the order in which they were asked for."""
         order = [each.key for each in self.wanted]
+        done = [point.key for point in self.points]
+        before = [point for point in self.before if point.key not in done]
+        points = sorted((*self.points, *before), key=lambda point: order.index(point.key))
         return ProfileReport(
-            complete=not self._missing(),
+            complete=not self.missing(),
             command=self.given.command,
             bundle=self.given.bundle,
             model=self.session.bundle.model.name,
@@ -147,10 +160,12 @@ class Profiler:
             energy_reason=self._metering.reason,
             request=self.request,
             environment=environment(self.session.engine),
-            points=tuple(sorted(self.points, key=lambda point: order.index(point.key))),
+            points=tuple(points),
+            from_before=tuple(point.key for point in points if point in before),
         )
 
-    def _missing(self) -> list[Wanted]:
+    def missing(self) -> list[Wanted]:
+        """What is still to be measured."""
         done = [point.key for point in self.points]
         return [each for each in self.wanted if each.key not in done]
 

@@ -206,6 +206,75 @@ def test_what_was_asked_for_otherwise_is_measured_anew(
     assert "field 'command' is missing" in profile("--energy", "off", "--root", "/").err
 
 
+def test_a_finished_profile_is_measured_again_point_by_point(
+    profile: Verb, meter: FakeMetering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert profile().code == 0
+    first = written(tmp_path)
+    page = (tmp_path / "out.html").read_text()
+    monkeypatch.setattr(runner, "measure", after(0, KeyboardInterrupt))
+    done = profile()
+    assert done.code == 130 and "0 of 2 points are measured\n" in done.err
+    anew = "measured anew, and kept until then: 15W ar, 15W speculative D=4"
+    assert anew in done.err and done.err.count(anew) == 1
+    assert (written(tmp_path), (tmp_path / "out.html").read_text()) == (first, page)
+    meter.watts = 3.0
+    monkeypatch.setattr(runner, "measure", after(1, KeyboardInterrupt))
+    done = profile()
+    assert done.code == 130 and "1 of 2 points are measured; the same command goes on" in done.err
+    assert "of the run before: 15W speculative D=4" in done.out
+    told = written(tmp_path)
+    assert not told["complete"] and [p["watts"]["mean"] for p in told["points"]] == [3, 2]
+    assert [key["policy"] for key in told["from_before"]] == ["speculative"]
+    page = (tmp_path / "out.html").read_text()
+    assert "Unfinished: 1 of 2" in page and "Of the run before: 15W speculative D=4." in page
+    monkeypatch.setattr(runner, "measure", after(1, Killed))
+    assert profile().code == 0
+    told = written(tmp_path)
+    assert told["complete"] and not told["from_before"]
+    assert [point["watts"]["mean"] for point in told["points"]] == [3, 3]
+
+
+def test_other_policies_keep_what_both_ask_for(
+    profile: Verb, meter: FakeMetering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert profile().code == 0
+    first = written(tmp_path)["points"]
+    monkeypatch.setattr(runner, "measure", after(0, KeyboardInterrupt))
+    assert profile("--policy", "confidence").code == 130
+    assert written(tmp_path)["points"] == first
+    monkeypatch.setattr(runner, "measure", after(1, Killed))
+    done = profile("--policy", "confidence")
+    assert done.code == 0 and "2 points of" in done.err
+    assert written(tmp_path)["points"][:2] == first and len(names(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (f'"idle_watts": {IDLE}', '"idle_watts": NaN', "nan is no figure"),
+        ('"seconds": [', '"seconds": [1e308, ', "is no figure"),
+        ('"watts": [', '"watts": [1.0, ', "is not power over time"),
+        ('"policy": "ar"', '"policy": "nested"', "was not asked for"),
+        ('"policy": "speculative"', '"policy": "ar"', "was not asked for"),
+        ('"generated_tokens": ', '"generated_tokens": -', "has no tokens"),
+    ],
+)
+def test_a_damaged_profile_is_measured_anew(
+    old: str, new: str, told: str, profile: Verb, meter: FakeMetering, tmp_path: Path
+) -> None:
+    assert profile().code == 0
+    out = tmp_path / "out.json"
+    before, points, behind = out.read_text().partition('"points": [\n  {\n   "key"')
+    assert old in behind
+    out.write_text(before + points + behind.replace(old, new))
+    done = profile()
+    assert done.code == 0 and "all points are measured anew" in done.err and told in done.err
+    assert written(tmp_path)["complete"]
+    out.write_text(before + points + behind.replace(old, new))
+    assert told in profile("--compare", out, "--json", tmp_path / "new.json").err
+
+
 def test_compared_with_an_older_one(profile: Verb, meter: FakeMetering, tmp_path: Path) -> None:
     assert profile().code == 0
     old = tmp_path / "old.json"
