@@ -1,7 +1,8 @@
 """What ``doctor`` looks at for engine ``tensorrt`` and on a Jetson: files, groups and packages.
 
 Nothing of TensorRT, pycuda or jetson-stats is imported, and no service is asked: a check that could
-hang is none. Our own plugin library is loaded, which starts nothing on a GPU.
+hang is none. nvpmodel is asked for the mode, and stopped where it hangs. Our own plugin library is
+loaded, which starts nothing on a GPU.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ from bitmtp_edge.profiles import Profile, profile_of_module
 
 from .errors import UserError
 from .findings import Finding
-from .host import Host, nvpmodel_modes, power_mode
+from .host import Host
 from .power.ina3221 import find_rails
+from .power.modes import PowerModes
 from .power.source import SourceError
 
 OLDEST_TENSORRT = (10, 3)
 JETSON_LINUX = {36: "6", 39: "7.2"}  # with TensorRT 10.3 and newer, for Orin
 GROUPS = ("video", "render")  # own the device files of the GPU
+SWAP_FILE = (
+    "sudo fallocate -l 8G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && "
+    "sudo swapon /swapfile, and for the next boot a line of /etc/fstab (docs/jetson.md)"
+)
 PYCUDA_BUILD = "CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH pip install '.[jetson]'"
 
 
@@ -123,7 +129,7 @@ def _tensorrt(host: Host) -> Finding:
         return Finding("TensorRT", "missing", detail)
     if host.headers is None:
         fix = _install(host, "libnvinfer-dev", "TensorRT")
-        detail = f"{host.tensorrt} without NvInfer.h, to build plugins with: {fix}"
+        detail = f"{host.tensorrt} without NvInferRuntime.h, to build plugins with: {fix}"
         return Finding("TensorRT", "missing", detail)
     return Finding("TensorRT", "ok", f"{host.tensorrt}, headers in {host.headers}")
 
@@ -141,7 +147,7 @@ def _bindings(host: Host) -> Finding:
         detail = f"{_version('tensorrt') or 'found'}: no engine was ever built or run with it"
         return Finding(subject, "untested", detail)
     if not host.bindings:
-        fix = _install(host, "python3-libnvinfer-dev", "TensorRT")
+        fix = _install(host, "python3-libnvinfer", "TensorRT")
         return Finding(subject, "missing", f"no package tensorrt: {fix}")
     ours = f"python3.{sys.version_info.minor}"
     folders = [path.parent.parent.name for path in host.bindings]
@@ -186,24 +192,33 @@ def _groups(account: Account) -> Finding:
 
 
 def _power_mode(root: Path, host: Host, profile: Profile | None, account: Account) -> Finding:
-    modes = nvpmodel_modes(root)
-    if not modes:
-        return Finding(
-            "power mode", "missing", "no /etc/nvpmodel.conf: sudo apt install nvidia-l4t-nvpmodel"
-        )
-    listed = ", ".join(f"{number} {name}" for number, name in sorted(modes.items()))
+    subject = "power mode"
+    try:
+        modes = PowerModes(root)
+    except UserError as error:
+        return Finding(subject, "missing", f"{error}: sudo apt install nvidia-l4t-nvpmodel")
+    try:
+        current = modes.current()
+    except UserError as error:
+        return Finding(subject, "missing", f"{error}: reboot, and try nvpmodel -q")
+    table = modes.table.modes
+    if not table:
+        told = "unknown" if current is None else current.name
+        fix = "sudo apt install --reinstall nvidia-l4t-nvpmodel"
+        return Finding(subject, "missing", f"{told}; no /etc/nvpmodel.conf lists others: {fix}")
+    listed = ", ".join(f"{mode.id} {mode.name}" for mode in table)
     change = "nvpmodel -m NUMBER" if account.root else "sudo nvpmodel -m NUMBER"
-    current = power_mode(root)
     if current is None:
-        return Finding("power mode", "missing", f"none is set, of {listed}: {change}")
-    detail = f"{current}, of {listed}; to change it: {change}"
+        told = "neither nvpmodel -q nor /var/lib/nvpmodel/status tells the mode"
+        return Finding(subject, "missing", f"{told}, of {listed}: {change}")
+    detail = f"{current.name}, of {listed}; to change it: {change}"
     if profile and not host.super_mode and any("super" in m.flashed for m in profile.modes):
         detail += "; super modes take a board that was flashed as super"
-    unknown = [name for name in modes.values() if not _known(profile, name)]
+    unknown = [mode.name for mode in table if not _known(profile, mode.name)]
     if profile and unknown:
         detail += f"; not in profile {profile.name}: {', '.join(unknown)}"
-        return Finding("power mode", "untested", detail)
-    return Finding("power mode", "ok", detail)
+        return Finding(subject, "untested", detail)
+    return Finding(subject, "ok", detail)
 
 
 def _known(profile: Profile | None, name: str) -> bool:
@@ -250,8 +265,7 @@ def _memory(memory: int, available: int, profile: Profile | None) -> Finding:
 def _swap(host: Host) -> Finding:
     if host.swap:
         return Finding("swap", "ok", f"{_gib(host.swap)} GiB")
-    fix = "sudo fallocate -l 8G /swapfile; see docs/jetson.md"
-    return Finding("swap", "missing", f"none: builds may run out of memory: {fix}")
+    return Finding("swap", "missing", f"none: builds may run out of memory: {SWAP_FILE}")
 
 
 def _gib(size: float) -> str:

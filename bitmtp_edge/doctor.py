@@ -15,9 +15,9 @@ from .errors import UserError
 from .findings import Finding
 from .host import read_host
 
-# Package on PyPI -> the extra that brings it and what needs it.
+# Package on PyPI -> the extra that brings it and what needs it; on a board `jetson` brings onnx.
 _OPTIONAL = {
-    "onnx": ("export", "export, verify"),
+    "onnx": ("export", "export, verify, build for TensorRT"),
     "gguf": ("export", "export of GGUF files"),
     "onnxruntime": ("export", "engine onnxruntime, verify"),
 }
@@ -50,7 +50,11 @@ def examine(root: Path = Path("/")) -> Iterator[Finding]:
         providers = ", ".join(runtime.get_available_providers())
         yield Finding("onnxruntime providers", "ok", f"{providers} (version {runtime.__version__})")
         yield Finding("--provider", "untested", "nothing but CPUExecutionProvider has been run")
-    for package, (extra, purpose) in _OPTIONAL.items():
+    host = read_host(root)
+    optional = dict(_OPTIONAL)
+    if host.jetson:
+        optional["onnx"] = ("jetson", "build for TensorRT, verify, export")
+    for package, (extra, purpose) in optional.items():
         version = _version(package)
         if version is None and package == "onnxruntime":
             version = _version("onnxruntime-gpu")
@@ -60,7 +64,6 @@ def examine(root: Path = Path("/")) -> Iterator[Finding]:
         else:
             yield Finding(f"package {package}", "ok", f"{version}, for {purpose}")
     yield _training()
-    host = read_host(root)
     yield from tensorrt_checks(host)
     if host.jetson:
         yield from board_checks(host, root)

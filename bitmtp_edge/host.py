@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .power.nvpmodel import parse_conf, parse_status
-
 # By release of Jetson Linux, where the package nvidia-jetpack is not installed to tell; the longest
 # beginning that fits counts.
 JETPACKS = {
@@ -38,8 +36,9 @@ class Host:
     board: as the device tree names it. modules: of its compatible strings those that name a module,
     such as "p3767-0000". super_mode: whether the board was flashed with its "super" configuration.
     l4t: "36.4.3". jetpack: "6.2". cuda: of the toolkit. nvcc: the compiler. tensorrt: of the
-    library. headers: the folder of NvInfer.h. bindings: folders of the system's own Python packages
-    that hold ``tensorrt``. memory, available, swap: bytes, in all and now.
+    library. headers: the folder of NvInferRuntime.h, as plugins/gpu.cmake looks for it. bindings:
+    folders of the system's own Python packages that hold ``tensorrt``. memory, available, swap:
+    bytes, in all and now.
     """
 
     board: str | None
@@ -78,7 +77,9 @@ def read_host(root: Path = Path("/")) -> Host:
         cuda=_cuda(root),
         nvcc=_first(root, ("usr/local/cuda/bin/nvcc", "usr/bin/nvcc")),
         tensorrt=_tensorrt(root, packages),
-        headers=_first(root, tuple(f"{folder}/NvInfer.h" for folder in _HEADERS), parent=True),
+        headers=_first(
+            root, tuple(f"{folder}/NvInferRuntime.h" for folder in _HEADERS), parent=True
+        ),
         bindings=tuple(sorted(root.glob("usr/lib/python3*/dist-packages/tensorrt"))),
         memory=memory.get("MemTotal"),
         available=memory.get("MemAvailable"),
@@ -102,18 +103,6 @@ def installed_packages(root: Path = Path("/")) -> dict[str, str]:
         ):
             found[fields["Package"]] = fields["Version"].strip()
     return found
-
-
-def nvpmodel_modes(root: Path = Path("/")) -> dict[int, str]:
-    """Power modes of /etc/nvpmodel.conf, by number; empty where there are none."""
-    table = parse_conf(_text(root / "etc/nvpmodel.conf"))
-    return {mode.id: mode.name for mode in table.modes}
-
-
-def power_mode(root: Path = Path("/")) -> str | None:
-    """Name of the power mode that nvpmodel set last; None where nothing tells."""
-    status = parse_status(_text(root / "var/lib/nvpmodel/status"))
-    return None if status is None else nvpmodel_modes(root).get(status)
 
 
 def _l4t(root: Path, packages: Mapping[str, str]) -> str | None:

@@ -49,7 +49,7 @@ JETPACK6 = {
     ),
     "usr/local/cuda/version.json": '{"cuda": {"name": "CUDA SDK", "version": "12.6.68"}}',
     "usr/local/cuda/bin/nvcc": "",
-    "usr/include/aarch64-linux-gnu/NvInfer.h": "",
+    "usr/include/aarch64-linux-gnu/NvInferRuntime.h": "",
     "usr/lib/python3.10/dist-packages/tensorrt/__init__.py": "",
     "etc/nvpmodel.conf": NX_CONF,
     "var/lib/nvpmodel/status": "pmode:0004",
@@ -64,7 +64,7 @@ JETPACK7 = {
     "var/lib/dpkg/status": _packages(libnvinfer10="10.16.2.10-1+cuda13.2"),
     "usr/local/cuda/version.json": '{"cuda": {"version": "13.2.1"}}',
     "usr/local/cuda/bin/nvcc": "",
-    "usr/include/aarch64-linux-gnu/NvInfer.h": "",
+    "usr/include/aarch64-linux-gnu/NvInferRuntime.h": "",
     "usr/lib/python3.12/dist-packages/tensorrt/__init__.py": "",
 }
 

@@ -125,7 +125,10 @@ def test_tensorrt(board: Board) -> None:
     ("changes", "told"),
     [
         ({"var/lib/dpkg/status": ""}, "no libnvinfer, expected 10.3 or newer"),
-        ({"usr/include/aarch64-linux-gnu/NvInfer.h": None}, "sudo apt install libnvinfer-dev"),
+        (
+            {"usr/include/aarch64-linux-gnu/NvInferRuntime.h": None},
+            "sudo apt install libnvinfer-dev",
+        ),
         (
             {
                 "var/lib/dpkg/status": "Package: libnvinfer8\nStatus: install ok installed\n"
@@ -149,7 +152,7 @@ def test_tensorrt_in_python(board: Board, installed: Callable[..., None]) -> Non
 @pytest.mark.parametrize(
     ("folder", "told"),
     [
-        (None, "sudo apt install python3-libnvinfer-dev"),
+        (None, "sudo apt install python3-libnvinfer"),
         ("python3.10", "and this environment does not see it: python3.10 -m venv --system-site"),
         ("python3.12", "JetPack has it for python3.12, and this is python3.10: python3.12 -m venv"),
     ],
@@ -240,8 +243,8 @@ def test_a_board_that_was_not_flashed_as_super(board: Board) -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "told"),
     [
-        ({"etc/nvpmodel.conf": None}, "missing", "no /etc/nvpmodel.conf"),
-        ({"var/lib/nvpmodel/status": None}, "missing", "none is set, of 0 MAXN_SUPER"),
+        ({"etc/nvpmodel.conf": None}, "missing", "which JetPack brings: sudo apt install"),
+        ({"var/lib/nvpmodel/status": None}, "missing", "tells the mode, of 0 MAXN_SUPER"),
         (
             {"etc/nvpmodel.conf": "< POWER_MODEL ID=4 NAME=120W >"},
             "untested",
@@ -254,6 +257,28 @@ def test_power_modes_in_disorder(
 ) -> None:
     found = board(changes)["power mode"]
     assert found.status == status and told in found.detail
+
+
+def test_a_power_mode_that_only_nvpmodel_tells(
+    board: Board, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `power --modes` has it, by the same reader."""
+    command = tmp_path / "bin" / "nvpmodel"
+    write_file(command, "#!/bin/sh\nprintf 'NV Power Mode: 10W\\n1\\n'\n")
+    command.chmod(0o755)
+    monkeypatch.setattr("bitmtp_edge.power.modes.find_command", lambda: str(command))
+    found = board({"var/lib/nvpmodel/status": None})["power mode"]
+    assert found.status == "ok" and found.detail.startswith("10W, of 0 MAXN_SUPER, 1 10W, 4 40W;")
+    found = board({"var/lib/nvpmodel/status": None, "etc/nvpmodel.conf": None})["power mode"]
+    assert found.status == "ok"  # of the file that is there already
+
+
+def test_swap_as_advised_is_a_swap(board: Board) -> None:
+    """All four commands: a file that is only allocated is none."""
+    found = board(files=JETPACK7)["swap"]
+    commands = ("fallocate", "chmod 600", "mkswap", "swapon")
+    places = [found.detail.index(f"sudo {each}") for each in commands]
+    assert found.status == "missing" and places == sorted(places) and "/etc/fstab" in found.detail
 
 
 def test_power_sensors(board: Board) -> None:

@@ -127,6 +127,20 @@ def test_an_engine_that_nobody_has_run_is_said_to_be_untested(
     assert found.status == "untested" and "never on a Jetson" in found.detail
 
 
+def test_on_a_board_the_extra_jetson_brings_onnx(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def version(package: str) -> str:
+        if package == "onnx":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "9.9"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = by_subject(examine(write_board(tmp_path, JETPACK6)))["package onnx"]
+    assert found.status == "missing" and found.detail.startswith("for build for TensorRT, ")
+    assert found.detail.endswith("pip install '.[jetson]'")
+
+
 def test_a_board_is_looked_at(tmp_path: Path) -> None:
     found = by_subject(examine(write_board(tmp_path, JETPACK6)))
     assert found["board"].status == "untested"

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bitmtp_edge.host import (
-    Host,
-    installed_packages,
-    nvpmodel_modes,
-    power_mode,
-    read_host,
-)
+from bitmtp_edge.host import Host, installed_packages, read_host
 
-from .boards import JETPACK6, JETPACK7, NX_CONF, write_board, write_file
+from .boards import JETPACK6, JETPACK7, write_board, write_file
 
 
 def test_orin_nx_with_jetpack_6(tmp_path: Path) -> None:
@@ -97,13 +91,3 @@ def test_tensorrt_without_a_package_is_told_by_its_file(tmp_path: Path) -> None:
 def test_a_damaged_cuda_version(tmp_path: Path, text: str) -> None:
     write_file(tmp_path / "usr/local/cuda/version.json", text)
     assert read_host(tmp_path).cuda is None
-
-
-def test_power_modes(tmp_path: Path) -> None:
-    write_file(tmp_path / "etc/nvpmodel.conf", NX_CONF)
-    assert nvpmodel_modes(tmp_path) == {0: "MAXN_SUPER", 1: "10W", 4: "40W"}
-    assert power_mode(tmp_path) is None
-    write_file(tmp_path / "var/lib/nvpmodel/status", "pmode:0004 fmode:fan_mode_quiet")
-    assert power_mode(tmp_path) == "40W"
-    write_file(tmp_path / "var/lib/nvpmodel/status", "pmode:0009")
-    assert power_mode(tmp_path) is None

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from ..doctor import examine
+from ..errors import one_line
 
 
 @click.command(name="doctor", help=__doc__)
@@ -19,4 +20,4 @@ def command(as_json: bool) -> None:
         return
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        click.echo(f"{finding.status:8}  {finding.subject:{width}}  {finding.detail}")
+        click.echo(f"{finding.status:8}  {finding.subject:{width}}  {one_line(finding.detail)}")
