@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .wording import printable
+
 LONGEST_LINE = 2000
 
 
@@ -38,7 +40,7 @@ def missing_extra(package: str, extra: str) -> UserError:
 def one_line(text: str, most: int = LONGEST_LINE) -> str:
     """``text`` as one printable line of about ``most`` characters: what a file says must not steer
     the terminal, nor fill it."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[:most]} ..."
 
 

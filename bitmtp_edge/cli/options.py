@@ -13,6 +13,7 @@ import click
 
 from ..decode import POLICIES, SETTINGS
 from ..errors import UserError
+from . import tell
 
 if TYPE_CHECKING:
     from ..decode.adaptive import Objective
@@ -46,9 +47,9 @@ class EngineChoice:
         """The session of ``bundle`` on this engine."""
         from ..session import Session
 
-        session = Session.open(bundle, self.name, self._options(), _notice)
+        session = Session.open(bundle, self.name, self._options(), tell)
         if self.threads > (here := _processors()):
-            _notice(
+            tell(
                 f"--threads {self.threads} on {here} {'processor' if here == 1 else 'processors'}: "
                 "threads wait for each other, and every step takes longer"
             )
@@ -67,10 +68,6 @@ def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _notice(line: str) -> None:
-    click.echo(f"bitmtp-edge: {line}", err=True)
 
 
 @dataclass(frozen=True)

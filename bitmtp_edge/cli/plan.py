@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 
 if TYPE_CHECKING:
     from bitmtp_edge.profiles import Profile
@@ -167,7 +167,9 @@ def _print(plan: Plan) -> None:
 
     profile, parts = plan.profile, plan.footprint
     verdict = "fits" if plan.fits else "DOES NOT FIT"
-    click.echo(f"{plan.model} on {profile.board}, {plan.context:,} tokens of context: {verdict}")
+    click.echo(
+        f"{one_line(plan.model)} on {profile.board}, {plan.context:,} tokens of context: {verdict}"
+    )
     for part, told in PARTS.items():
         size = getattr(parts, part)
         note = told.format(segment=plan.segment) + (", estimated" if part in ESTIMATED else "")

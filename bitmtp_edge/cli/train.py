@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -109,6 +110,5 @@ def command(
         else:
             told = f"training interrupted: go on with --resume; the state is in {plan.folder}"
         raise Interrupted(told) from None
-    click.echo(
-        f"make a bundle of it with  bitmtp-edge export {target / run.MODEL_FOLDER} -o BUNDLE"
-    )
+    made = shlex.quote(str(target / run.MODEL_FOLDER))
+    click.echo(f"make a bundle of it with  bitmtp-edge export {made} -o BUNDLE")

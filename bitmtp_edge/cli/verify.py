@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from ..bundle import Bundle
+from ..errors import one_line
 from ..verification import EngineReport, verify
 
 DISAGREE = 1
@@ -48,7 +49,7 @@ def command(ctx: click.Context, bundle: str, windows: int, seed: int, as_json: b
         click.echo(json.dumps({"ok": report.ok, **asdict(report)}, indent=1))
     else:
         for name, reason in report.skipped.items():
-            click.echo(f"{name}: not compared: {reason}")
+            click.echo(one_line(f"{name}: not compared: {reason}"))
         for engine in report.engines:
             click.echo(_line(engine, report.reference))
         if any(engine.fault is None for engine in report.engines):
