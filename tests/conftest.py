@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def _signals_are_heard() -> Iterator[None]:
-    """In a test no signal is ignored because the test run was started so, as by nohup or in the background."""
+    """In a test no signal is ignored because the run was told to, as by nohup."""
     usual = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,
