@@ -273,7 +273,7 @@ def _gib(size: float) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
 
 
 def _version(package: str) -> str | None:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .power.sysfs import integer
+
 # By release of Jetson Linux, where the package nvidia-jetpack is not installed to tell; the longest
 # beginning that fits counts.
 JETPACKS = {
@@ -90,7 +92,8 @@ def read_host(root: Path = Path("/")) -> Host:
 def memory_facts(root: Path = Path("/")) -> dict[str, int]:
     """/proc/meminfo in bytes; empty where there is none."""
     lines = re.findall(r"^(\w+): +(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE)
-    return {name: int(size) << 10 for name, size in lines}
+    numbers = ((name, integer(size)) for name, size in lines)
+    return {name: size << 10 for name, size in numbers if size is not None}
 
 
 def installed_packages(root: Path = Path("/")) -> dict[str, str]:
@@ -108,7 +111,8 @@ def installed_packages(root: Path = Path("/")) -> dict[str, str]:
 def _l4t(root: Path, packages: Mapping[str, str]) -> str | None:
     """Of a line such as "# R36 (release), REVISION: 4.3, GCID: ..."."""
     release = re.search(
-        r"R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)", _text(root / "etc/nv_tegra_release")
+        r"R(\d{1,4}) \(release\), REVISION: (\d{1,4}(?:\.\d{1,4})*)",
+        _text(root / "etc/nv_tegra_release"),
     )
     found = f"{release[1]}.{release[2]}" if release else _upstream(packages.get("nvidia-l4t-core"))
     if found is None:
@@ -123,7 +127,7 @@ def _jetpack(l4t: str) -> str | None:
 
 def _upstream(version: str | None) -> str | None:
     """ "36.4.3" of "36.4.3-20250107174145", "6.2" of "6.2+b77"."""
-    found = re.match(r"\d+(\.\d+)*", version or "")
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version or "")
     return found[0] if found else None
 
 
@@ -131,7 +135,7 @@ def _cuda(root: Path) -> str | None:
     try:
         facts = json.loads(_text(root / "usr/local/cuda/version.json"))
         version = facts["cuda"]["version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return version if isinstance(version, str) else None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitmtp_edge.host import Host, installed_packages, read_host
+from bitmtp_edge.host import Host, installed_packages, memory_facts, read_host
 
 from .boards import JETPACK6, JETPACK7, write_board, write_file
 
@@ -87,7 +87,17 @@ def test_tensorrt_without_a_package_is_told_by_its_file(tmp_path: Path) -> None:
     assert read_host(tmp_path).tensorrt == "10.3.0"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"cuda": 3}', '{"cuda": {"version": 12}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "[" * 50_000, '{"cuda": 3}', '{"cuda": {"version": 12}}']
+)
 def test_a_damaged_cuda_version(tmp_path: Path, text: str) -> None:
     write_file(tmp_path / "usr/local/cuda/version.json", text)
     assert read_host(tmp_path).cuda is None
+
+
+def test_numbers_that_no_machine_tells(tmp_path: Path) -> None:
+    write_file(tmp_path / "proc/meminfo", f"MemTotal: {'9' * 5000} kB\nSwapTotal: 4 kB\n")
+    assert memory_facts(tmp_path) == {"SwapTotal": 4096}
+    release = f"# R{'9' * 5000} (release), REVISION: 4.3, GCID"
+    write_file(tmp_path / "etc/nv_tegra_release", release)
+    assert read_host(tmp_path).l4t is None

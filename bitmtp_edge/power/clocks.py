@@ -31,6 +31,8 @@ _EVENTS = {
     "oc3_event_cnt": "instantaneous over-current",
 }
 _ZONES = "sys/class/thermal/thermal_zone*"
+_MOST_HZ = 10**11
+_MOST_MILLIDEGREES = 500_000
 _COOLING = re.compile(r"throttle|cpufreq|devfreq")  # not fans
 
 
@@ -130,7 +132,7 @@ class ClockReader:
         )
         counts = ((what, number_or_none(file)) for what, file in self._events)
         active = [*self._alarms, *self._cooling]
-        heat = ((zone, number_or_none(file)) for zone, file in self._zones)
+        heat = ((zone, number_or_none(file, _MOST_MILLIDEGREES)) for zone, file in self._zones)
         return Clocks(
             gpu_mhz=now,
             gpu_min_mhz=low,
@@ -208,7 +210,7 @@ class ClockWatch:
 
 
 def _megahertz(file: Path) -> float | None:
-    hertz = number_or_none(file)
+    hertz = number_or_none(file, _MOST_HZ)
     return None if hertz is None else hertz / 1e6
 
 

@@ -11,6 +11,7 @@ from .sysfs import number_or_none, read_number, text_or_none
 
 CHIPS = ("ina3221", "ina3221x")  # the driver's names, of hwmon and of iio
 POLL_S = 0.05
+_SLOWEST_S = 10.0
 
 # The same hwmon folder shows up under all of these on a board. Its number differs from board to
 # board and says nothing.
@@ -56,7 +57,7 @@ class Ina3221(Source):
         if not self._rails:
             raise SourceError(f"no INA3221 with a named rail under {where.root / 'sys'}")
         slowest = max(number_or_none(rail.chip / "update_interval") or 0 for rail in self._rails)
-        self.poll_s = self.update_s = max(POLL_S, slowest / 1000)
+        self.poll_s = self.update_s = min(max(POLL_S, slowest / 1000), _SLOWEST_S)
 
     def read(self) -> Reading:
         return self.board_reading({rail.name: rail.milliwatts() for rail in self._rails})

@@ -13,6 +13,7 @@ from typing import Any
 
 from .child import LineProcess
 from .source import BOARD_INPUTS, UNCONNECTED, Reading, Source, SourceError, Where
+from .sysfs import integer
 
 PERIOD_S = 1.0  # of the service, unless somebody asked it for another
 SILENT_S = 3 * PERIOD_S
@@ -41,7 +42,7 @@ class Jtop(Source):
         at, line = self._lines.newest(self._first_within_s, SILENT_S)
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise SourceError("its answer cannot be read")
@@ -106,5 +107,7 @@ def _milliwatts(name: object, rail: object) -> float:
 
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and integer(str(value)) is None:
         return None
     return float(value) if math.isfinite(value) else None

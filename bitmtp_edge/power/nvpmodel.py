@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..errors import UserError, describe_os_error
+from .sysfs import integer
 
 _SBIN = "/usr/sbin:/sbin"  # often missing in a user's PATH
 _HEADER = re.compile(r"<\s*(\w+)\b([^>]*)>")
@@ -76,12 +77,12 @@ def parse_conf(text: str) -> Table:
         if header is not None:
             attributes = dict(_ATTRIBUTE.findall(header[2]))
             settings = None
-            if header[1] == "PM_CONFIG" and attributes.get("DEFAULT", "").isdecimal():
-                default = int(attributes["DEFAULT"])
-            number = attributes.get("ID", "")
-            if header[1] == "POWER_MODEL" and number.isdecimal() and "NAME" in attributes:
+            if header[1] == "PM_CONFIG":
+                default = integer(attributes.get("DEFAULT", ""))
+            number = integer(attributes.get("ID", ""))
+            if header[1] == "POWER_MODEL" and number is not None and "NAME" in attributes:
                 settings = {}
-                modes[int(number)] = Mode(int(number), attributes["NAME"], settings)
+                modes[number] = Mode(number, attributes["NAME"], settings)
         elif settings is not None and len(words := line.split()) == 3:
             settings[f"{words[0]} {words[1]}"] = words[2]
     return Table(tuple(modes[number] for number in sorted(modes)), default)
@@ -94,16 +95,16 @@ def parse_query(text: str) -> Current | None:
         if named := _NAME.search(line):
             rest = (each.strip() for each in lines[index + 1 :])
             number = named[1] or next((each for each in rest if each.isdecimal()), None)
-            return Current(named[2], None if number is None else int(number))
+            return Current(named[2], None if number is None else integer(number))
     if active := _ACTIVE.search(text):
-        return Current(active[1], int(active[2]))
+        return Current(active[1], integer(active[2]))
     return None
 
 
 def parse_status(text: str) -> int | None:
     """The mode's id in /var/lib/nvpmodel/status."""
     found = _STATUS.search(text)
-    return None if found is None else int(found[1])
+    return None if found is None else integer(found[1])
 
 
 def find_command() -> str | None:

@@ -11,6 +11,8 @@ from .source import Reading, Source, SourceError, Where
 from .sysfs import number_or_none, read_number, text_or_none
 
 POLL_S = 0.05
+_MOST_MW = 1e7  # of all packages of a machine
+_BREAK = 10**12  # microjoules
 _SHORTEST_S = 0.05  # the counters move once a millisecond
 _ZONES = "sys/class/powercap"
 
@@ -34,7 +36,6 @@ class _Zone:
                 raise SourceError(f"{self.file} ran backwards")
             step += self.wrap
         self.last = now
-        self.counted += step
         return step
 
 
@@ -69,6 +70,13 @@ class Rapl(Source):
         if not any(steps.values()):
             raise SourceError(f"its counters have stood still for {seconds:.2f} s")
         rails = {name: step / seconds / 1000 for name, step in steps.items()}
+        for name, milliwatts in rails.items():
+            if not 0 <= milliwatts <= _MOST_MW:
+                for zone in self._zones:  # what follows runs backwards: no window spans this
+                    zone.counted -= _BREAK
+                raise SourceError(f"{name} reads {milliwatts:g} mW, which cannot be")
+        for zone in self._zones:
+            zone.counted += steps[zone.name]
         label = next(iter(rails)) if len(rails) == 1 else "sum of " + ", ".join(rails)
         joules = sum(zone.counted for zone in self._zones) / 1e6
         return Reading(at, rails, sum(rails.values()), label, self.name, joules)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -18,6 +17,8 @@ from ..errors import UserError
 BOARD_INPUTS = ("VDD_IN", "POM_5V_IN", "VIN")
 
 UNCONNECTED = "NC"
+
+_MOST_MW = 1e6  # of a board, or of one of its rails
 
 
 class SourceError(UserError):
@@ -104,15 +105,18 @@ class Source(ABC):
         """``rails`` in mW as a reading whose total is the board's input, or a labelled sum.
 
         board: the input rail, where the sensor names it. SourceError where the total is not above
-        zero: a board that reads it draws power.
+        zero: a board that reads it draws power. Nor is it believed that one draws a kilowatt.
         """
         if not rails:
             raise SourceError("no power rail is told")
+        for name, milliwatts in rails.items():
+            if not abs(milliwatts) <= _MOST_MW:
+                raise SourceError(f"{name} reads {milliwatts:g} mW, which cannot be")
         board = board or next((name for name in BOARD_INPUTS if name in rails), None)
         if board is None:
             total, label = sum(rails.values()), "sum of " + ", ".join(rails)
         else:
             total, label = rails[board], board
-        if not (math.isfinite(total) and total > 0):
+        if not 0 < total <= _MOST_MW:
             raise SourceError(f"the total ({label}) reads {total:g} mW, which cannot be")
         return Reading(time.monotonic() if at is None else at, rails, total, label, self.name)

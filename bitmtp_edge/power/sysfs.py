@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from ..errors import describe_os_error
 from .source import SourceError
 
 _LONGEST = 4096  # sysfs gives a page at most
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # of 64 bits
+
+
+def integer(text: str) -> int | None:
+    """The whole number that ``text`` is; None for anything else, and for one that no machine
+    tells: what follows may be arithmetic of floats."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def read_text(path: str | Path) -> str:
@@ -29,13 +37,13 @@ def text_or_none(path: str | Path) -> str | None:
         return None
 
 
-def number_or_none(path: str | Path) -> int | None:
-    """The whole number in a file; None where there is none."""
+def number_or_none(path: str | Path, most: int | None = None) -> int | None:
+    """The whole number in a file; None where there is none, or one beyond ``most``."""
     text = text_or_none(path)
-    try:
-        return None if text is None else int(text)
-    except ValueError:
+    number = None if text is None else integer(text)
+    if number is None or (most is not None and abs(number) > most):
         return None
+    return number
 
 
 def read_number(path: str | Path) -> int:
@@ -45,7 +53,7 @@ def read_number(path: str | Path) -> int:
         text = read_text(path)
     except OSError as error:
         raise SourceError(describe_os_error(error)) from error
-    try:
-        return int(text)
-    except ValueError:
-        raise SourceError(f"{path}: expected a number, found {text[:40]!r}") from None
+    number = integer(text)
+    if number is None:
+        raise SourceError(f"{path}: expected a number, found {text[:40]!r}")
+    return number

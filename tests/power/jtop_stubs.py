@@ -105,6 +105,7 @@ LIES: dict[str, tuple[Any, str]] = {
         total(power=50133),
         "tells 50133 mW of total, its volts and amperes 5133.44",
     ),
+    "power of 400 digits": (total(power=10**400), "tells no power of total"),
     "no power": (total(power=0, volt=0), "a rail above the whole board's 0 mW"),
     "less than none": (
         {"tot": {"power": -5, "name": "VDD_IN"}},

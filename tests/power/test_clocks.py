@@ -127,3 +127,14 @@ def test_it_looks_by_itself(orin: Path) -> None:
         while len(watch._looks) < 4:
             pass
     assert watch.report().gpu_mhz == Seen(612, 612, 612)
+
+
+@pytest.mark.parametrize("absurd", ["9" * 400, "9" * 18, ""])
+def test_what_no_machine_tells_is_not_told(absurd: str, tmp_path: Path) -> None:
+    gpu(tmp_path, 612)
+    trees.write(tmp_path / GPU / "cur_freq", absurd)
+    zone = tmp_path / "sys/class/thermal/thermal_zone0"
+    trees.write(zone / "type", "gpu-thermal")
+    trees.write(zone / "temp", absurd)
+    found = ClockReader(tmp_path).read()
+    assert (found.gpu_mhz, found.gpu_max_mhz, found.celsius) == (None, 918, {})

@@ -109,6 +109,11 @@ def test_the_chips_own_pace(tmp_path: Path) -> None:
     assert Ina3221(Where(tmp_path)).poll_s == POLL_S
     trees.write(hwmon / "update_interval", 400)
     assert Ina3221(Where(tmp_path)).poll_s == 0.4
+    trees.write(hwmon / "update_interval", 3_600_000)
+    assert Ina3221(Where(tmp_path)).poll_s == 10
+    for absurd in ("9" * 400, -5):
+        trees.write(hwmon / "update_interval", absurd)
+        assert Ina3221(Where(tmp_path)).poll_s == POLL_S
 
 
 @pytest.mark.parametrize(
@@ -116,6 +121,9 @@ def test_the_chips_own_pace(tmp_path: Path) -> None:
     [
         ("in1_input", "", "in1_input: expected a number, found ''"),
         ("curr1_input", "abc", "curr1_input: expected a number, found 'abc'"),
+        ("in1_input", "9" * 400, f"in1_input: expected a number, found '{'9' * 40}'"),
+        ("curr1_input", "9" * 18, "VDD_IN reads 4.936e+18 mW, which cannot be"),
+        ("curr2_input", "-999999", "VDD_CPU_GPU_CV reads -4.928e+06 mW, which cannot be"),
         ("curr1_input", "0", "the total (VDD_IN) reads 0 mW, which cannot be"),
         ("curr1_input", "-40", "the total (VDD_IN) reads -197 mW, which cannot be"),
     ],

@@ -99,3 +99,11 @@ def test_complaints() -> None:
     assert Done(1, "\nNVPM WARN: a\nNVPM ERROR: b\nNVPM ERROR: c\n").complaint == "NVPM ERROR: b"
     assert Done(1, "a\nb\n").complaint == "b"
     assert Done(1, "").complaint == "it said nothing"
+
+
+def test_numbers_of_no_mode() -> None:
+    long = "9" * 5000
+    table = parse_conf(f"< POWER_MODEL ID={long} NAME=X >\n< PM_CONFIG DEFAULT={long} >\n")
+    assert (table.modes, table.default) == ((), None)
+    assert parse_query(f"NV Power Mode: 15W\n{long}\n") == Current("15W", None)
+    assert parse_status(f"pmode:{long}") is None

@@ -106,3 +106,22 @@ def test_no_permission(machine: Callable[..., Machine], monkeypatch: pytest.Monk
 def test_none_here(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no package counter under"):
         Rapl(Where(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("counter", "told"), [(-5_000_000, r"reads -"), (10**17, r"reads 1e\+15 mW, which cannot be")]
+)
+def test_power_that_cannot_be(counter: int, told: str, machine: Callable[..., Machine]) -> None:
+    """And no window spans it: joules run backwards there."""
+    here = machine({"intel-rapl:0": ("package-0", 0)})
+    here.watts = {"intel-rapl:0": 8}
+    first = here.source.read().joules
+    trees.write(here.counters["intel-rapl:0"], counter)
+    here.watts, here.now = {}, here.now + 0.1
+    with pytest.raises(SourceError, match=told):
+        here.source.read()
+    here.source._zones[0].last = 0
+    trees.write(here.counters["intel-rapl:0"], 500_000)
+    here.now += 0.1
+    then = here.source.read().joules
+    assert first is not None and then is not None and then < first
