@@ -49,7 +49,9 @@ class Plan:
     """What :func:`plan` finds.
 
     context: tokens that were asked for. segment: of the KV buffer that holds them. largest_context:
-    None where not even the smallest segment fits. available: bytes, of the board.
+    None where not even the smallest segment fits. available: bytes, of the board. rates: behind
+    short and full history, in the context that was asked for, or in the largest that fits where it
+    does not; none where nothing fits.
     """
 
     model: str
@@ -111,15 +113,18 @@ def plan(
         for each in states.segments
         if footprint(bundle, _up_to(states, each)).total <= available
     ]
-    histories = dict.fromkeys((min(SHORT, (context or most) - 1), (context or most) - 1))
+    asked = context or most
+    largest = min(fitting[-1], most) if fitting else None
+    served = asked if segment in fitting else largest
+    histories = () if served is None else dict.fromkeys((min(SHORT, served - 1), served - 1))
     return Plan(
         model=bundle.model.name,
         profile=profile,
-        context=context or most,
+        context=asked,
         segment=segment,
         footprint=footprint(bundle, _up_to(states, segment)),
         available=available,
-        largest_context=min(fitting[-1], most) if fitting else None,
+        largest_context=largest,
         rates=tuple(
             _rate(bundle, states, mode, policy, history)
             for mode in (profile.modes if modes is None else modes)

@@ -172,5 +172,7 @@ def test_less_memory_takes_less_context_and_at_last_none(
     enough = -(-footprint(tiny_bundle, small).total >> 20)
     tight = plan(tiny_bundle, replace(board, available_mb=enough), [AR])
     assert tight.largest_context == states.segments[0] and not tight.fits
+    # Rates are of what could run there, and of nothing where nothing could.
+    assert {rate.history for rate in tight.rates} == {SHORT, states.segments[0] - 1}
     none = plan(tiny_bundle, replace(board, available_mb=enough - 1), [AR])
-    assert none.largest_context is None and not none.fits
+    assert none.largest_context is None and not none.fits and none.rates == ()

@@ -12,7 +12,7 @@ import click
 from ..errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from bitmtp_edge.profiles import Profile
+    from bitmtp_edge.profiles import PowerMode, Profile
 
     from ..bundle import Bundle
     from ..decode.policies import Policy
@@ -183,7 +183,7 @@ def _print(plan: Plan) -> None:
 
 def _largest(plan: Plan) -> str:
     if plan.largest_context is None:
-        return "none"
+        return "none: it does not fit in any context, so there are no rates"
     told = f"{plan.largest_context:,} tokens"
     return told if plan.fits else f"{told}: run, or export, with --context {plan.largest_context}"
 
@@ -192,20 +192,30 @@ def _print_rates(plan: Plan) -> None:
     from ..planning import NOTICE
     from ..step_prediction import ASSUMPTIONS
 
-    click.echo(f"\nTokens a second, {NOTICE}.")
+    if not plan.rates:
+        return
+    where = "" if plan.fits else f", in the largest context that fits ({plan.largest_context:,})"
+    click.echo(f"\nTokens a second{where}, {NOTICE}.")
     for history in dict.fromkeys(rate.history for rate in plan.rates):
         rates = [rate for rate in plan.rates if rate.history == history]
-        columns = list(dict.fromkeys(map(_column, rates)))
+        first = [rate for rate in rates if rate.mode == rates[0].mode]
         click.echo(f"\nbehind {history:,} tokens:")
-        rows = [["power mode", *columns]]
-        for mode in dict.fromkeys(rate.mode for rate in rates):
-            mine = [rate for rate in rates if rate.mode == mode]
-            rows.append([_mode_label(plan, mode), *map(_cell, mine)])
+        rows = [
+            ["", "GPU", "GPU", "memory", *(rate.policy for rate in first)],
+            ["power mode", "SMs", "MHz", "GB/s", *map(_per_iteration, first)],
+        ]
+        for name in dict.fromkeys(rate.mode for rate in rates):
+            mode = plan.profile.mode(name)
+            figures = f"{mode.multiprocessors}", f"{mode.gpu_mhz:,}", f"{mode.bandwidth_gb_s:.1f}"
+            mine = [rate for rate in rates if rate.mode == name]
+            rows.append([_mode_label(mode), *figures, *map(_cell, mine)])
         _print_table(rows)
     click.echo(
-        "\n(in brackets: what the nominal bandwidth allows, were all else free. A trace such as "
-        "6.7 is taken\nto commit so many tokens an iteration; what a model really does depends on "
-        "the text: measure it with\nbench. ~: a figure of this power mode is not verified.)"
+        "\n(tok/it: tokens that an iteration is taken to commit; what a model really does depends "
+        "on the text:\nmeasure it with bench. In brackets: what the nominal bandwidth allows, were "
+        "all else free. A mode is\na set of clocks, not of watts: one of more watts may have a "
+        "slower GPU with more multiprocessors (SMs).\n*: only on boards that were flashed with the "
+        "-super configuration. ~: a figure of it is not verified.)"
     )
     click.echo("assumed:")
     for each in ASSUMPTIONS:
@@ -213,16 +223,17 @@ def _print_rates(plan: Plan) -> None:
         click.echo(fill(told, 99, initial_indent="  ", subsequent_indent="    "))
 
 
-def _column(rate: Rate) -> str:
-    return rate.policy if rate.trace is None else f"{rate.policy}, {rate.trace}"
+def _per_iteration(rate: Rate) -> str:
+    return f"{rate.tokens_per_iteration:.3g} tok/it"
 
 
 def _cell(rate: Rate) -> str:
     return f"{rate.tokens_per_s:,.0f} ({rate.at_most:,.0f})"
 
 
-def _mode_label(plan: Plan, name: str) -> str:
-    return name if plan.profile.mode(name).sure else f"{name}~"
+def _mode_label(mode: PowerMode) -> str:
+    super_only = "*" if mode.flashed == ("super",) else ""
+    return f"{mode.name}{super_only}{'' if mode.sure else '~'}"
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -28,8 +28,13 @@ def test_plan(verb: Verb, block_bundle: Path) -> None:
     assert "nothing was measured on a Jetson" in done.out
     short, full = done.out.split("behind ")[1:]
     assert short.startswith("256 tokens:\n") and full.startswith("1,023 tokens:\n")
-    heading, mode = short.splitlines()[1:3]
-    assert "hybrid, 6.7" in heading and mode.split()[0] == "40W"
+    policies, heading, mode = short.splitlines()[1:4]
+    assert policies.split() == ["GPU", "GPU", "memory", "ar", "hybrid", "hybrid", "hybrid"]
+    assert heading.startswith("  power mode  SMs    MHz    GB/s")
+    # Of blocks of 4, which cut the traces of blocks of 8.
+    assert heading.split()[5:9] == ["1", "tok/it", "3.8", "tok/it"]
+    # Flashed as super alone, and what makes it fast or slow.
+    assert mode.split()[:4] == ["40W*", "8", "1,173", "102.4"]
 
 
 def test_plan_json(verb: Verb, tiny_bundle: Bundle) -> None:
@@ -43,7 +48,9 @@ def test_plan_json(verb: Verb, tiny_bundle: Bundle) -> None:
 def test_a_shape_that_does_not_fit(verb: Verb) -> None:
     done = verb("plan", "--shape", "llama-2-7b", "--profile", "orin-nano-4gb")
     assert (done.code, done.err) == (1, "")
-    assert "DOES NOT FIT" in done.out and "largest context that fits: none" in done.out
+    assert "DOES NOT FIT" in done.out
+    assert "fits: none: it does not fit in any context, so there are no rates" in done.out
+    assert "behind" not in done.out and "tok/it" not in done.out
     assert "without a desktop, not verified" in done.out
 
 
@@ -51,12 +58,15 @@ def test_a_context_that_does_not_fit(verb: Verb) -> None:
     done = verb("plan", "--shape", "bonsai-1.7b", "--profile", "orin-nano-8gb")
     assert done.code == 1
     assert "fits: 16,384 tokens: run, or export, with --context 16384\n" in done.out
+    assert "Tokens a second, in the largest context that fits (16,384), predicted" in done.out
+    assert "behind 256 tokens:" in done.out and "behind 16,383 tokens:" in done.out
+    assert done.out.count("behind") == 2
 
 
 def test_figures_that_are_not_verified_are_marked(verb: Verb) -> None:
     done = verb("plan", "--shape", "bonsai-1.7b", "--profile", "agx-orin-32gb", "--context", 512)
     modes = [line.split()[0] for line in done.out.splitlines() if line.startswith("  M")]
-    assert modes[0] == "MAXN_SUPER~" and "MAXN" in modes
+    assert modes[0] == "MAXN_SUPER*~" and "MAXN" in modes
 
 
 def test_a_trace_of_ones_own(verb: Verb, block_bundle: Path, tmp_path: Path) -> None:
