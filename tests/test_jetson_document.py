@@ -49,13 +49,15 @@ PREDICTED = [row for row in tables("0. Which board, which JetPack") if row[0].en
 def test_predictions_are_what_plan_says(row: list[str]) -> None:
     model, board, mode_name, ar, drafting, context = row
     bundle, profile = describe_synthetic(model), load_profile(board.strip("`"))
+    mode = profile.mode(mode_name.rstrip("*"))
+    assert mode_name.endswith("*") == (mode.flashed == ("super",))
     defaults = bundle.decoding
     policy: Policy = NestedSelfSpeculation(defaults.gamma or 1)
     if defaults.block is not None:
         policy = Hybrid(defaults.block, 0.9, 2)
     traces = built_in(policy)
     asked = [AutoRegressive(), traces[len(traces) // 2]]
-    found = plan(bundle, profile, asked, modes=[profile.mode(mode_name)])
+    found = plan(bundle, profile, asked, modes=[mode])
     if found.largest_context is None:
         assert (ar, drafting, context, found.rates) == ("–", "–", "none", ())
         return
