@@ -11,13 +11,14 @@ from pathlib import Path
 
 import click
 
-from ..errors import UserError, describe_os_error
+from ..errors import UserError, describe_os_error, one_line
 from ..power.clocks import ClockReader, ClockReport, Clocks, ClockWatch
 from ..power.mode_note import left_behind
 from ..power.modes import PowerModes
 from ..power.registry import AUTO, KINDS, open_source
 from ..power.signals import deferred
 from ..power.source import Where
+from ..wording import printable
 
 GRACE_S = 2.0
 
@@ -85,7 +86,7 @@ def command(
     elif restore_mode:
         before = _modes(root).restore()
         told = "no mode was left to restore" if before is None else f"power mode {before}"
-        click.echo(json.dumps({"mode": before}) if as_json else told)
+        _print(json.dumps({"mode": before}) if as_json else told)
     elif modes:
         _list_modes(root, as_json)
     else:
@@ -103,10 +104,10 @@ def _read(root: Path, name: str, tegrastats: Path | None, as_json: bool) -> None
         fields = ("rails", "total_mw", "total_is", "source")
         click.echo(json.dumps({name: getattr(reading, name) for name in fields}))
         return
-    click.echo(f"{reading.total_mw / 1000:.3f} W  {reading.total_is}, by {reading.source}")
+    _print(f"{reading.total_mw / 1000:.3f} W  {reading.total_is}, by {reading.source}")
     width = max(map(len, reading.rails))
     for rail, milliwatts in reading.rails.items():
-        click.echo(f"  {rail:{width}}  {milliwatts:8.0f} mW")
+        _print(f"  {rail:{width}}  {milliwatts:8.0f} mW")
 
 
 def _list_modes(root: Path, as_json: bool) -> None:
@@ -131,9 +132,9 @@ def _list_modes(root: Path, as_json: bool) -> None:
     for mode in listed:
         notes = [note for note in ("current", "default") if mode[note]]
         notes += ["takes a reboot"] * bool(mode["reboot"])
-        click.echo(f"{mode['id']:3}  {mode['name']:16}  {', '.join(notes)}".rstrip())
+        _print(f"{mode['id']:3}  {mode['name']:16}  {', '.join(notes)}".rstrip())
     if not any(mode["current"] for mode in listed):
-        click.echo(f"now: {now or 'unknown'}")
+        _print(f"now: {now or 'unknown'}")
     _print_clocks(clocks)
     if left is not None:
         _notice(f"a run that was killed left its mode; {left} was before: power --restore-mode")
@@ -149,7 +150,7 @@ def _print_clocks(clocks: Clocks) -> None:
     if clocks.jetson_clocks is not None:
         click.echo(f"jetson_clocks {'on' if clocks.jetson_clocks else 'off'}")
     if clocks.throttled_by:
-        click.echo(f"throttled by {', '.join(clocks.throttled_by)}")
+        _print(f"throttled by {', '.join(clocks.throttled_by)}")
 
 
 def _tell_set(name: str, holds: bool, as_json: bool) -> None:
@@ -193,7 +194,12 @@ def _clock_line(mode: str, report: ClockReport) -> str:
         parts.append(f"jetson_clocks {'on' if report.jetson_clocks else 'off'}")
     events = [f"{number} {what}" for what, number in report.events.items() if number]
     held = events + report.throttled_by
-    parts.append(f"throttled by {', '.join(held)}" if held else "no throttling seen")
+    if held:
+        parts.append(f"throttled by {', '.join(held)}")
+    elif report.tells_throttling:
+        parts.append("no throttling seen")
+    else:
+        parts.append("nothing here tells of throttling")
     return "; ".join(parts)
 
 
@@ -202,4 +208,9 @@ def _modes(root: Path) -> PowerModes:
 
 
 def _notice(line: str) -> None:
-    click.echo(f"bitmtp-edge: {line}", err=True)
+    click.echo(one_line(f"bitmtp-edge: {line}"), err=True)
+
+
+def _print(line: str) -> None:
+    """What the kernel's files name may steer a terminal."""
+    click.echo(printable(line))

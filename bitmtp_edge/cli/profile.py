@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..decode import POLICIES, check_used
-from ..errors import Interrupted, UserError
+from ..errors import Interrupted, UserError, one_line
 from ..power.modes import PowerModes, Rebooting
 from ..profiling.comparison import check_comparable, compare
 from ..profiling.modes import ModeTour
@@ -20,7 +20,7 @@ from ..profiling.outputs import Outputs, check_targets
 from ..profiling.report import read_report
 from ..profiling.watch import open_clocks
 from ..progress import Progress
-from ..wording import counted
+from ..wording import counted, printable
 from . import PROGRAM
 from .options import (
     EngineChoice,
@@ -178,7 +178,7 @@ def command(
     check_targets(json_file, csv_file, html_file, inputs)
     old = None if old_file is None else read_report(old_file)
     texts = read_prompts(prompt_file)
-    tour = ModeTour(_power_modes(root, bool(power_modes)), reboot)
+    tour = ModeTour(_power_modes(root, bool(power_modes)), reboot, _notice)
     modes = tour.names(power_modes)
     terminate_as_interrupt()
     with ExitStack() as opened:
@@ -277,8 +277,8 @@ def _note(key: PointKey, rounds: Rounds) -> str:
     """The point in work: how many rounds, and how far from the mean the rate may be."""
     margin = rounds.tokens_per_s.margin
     sure = "" if margin is None else f" +-{margin:.1%}"
-    return f"{key.name}: round {len(rounds.rounds)}{sure}"
+    return f"{printable(key.name)}: round {len(rounds.rounds)}{sure}"
 
 
 def _notice(line: str) -> None:
-    click.echo(f"bitmtp-edge: {line}", err=True)
+    click.echo(one_line(f"bitmtp-edge: {line}"), err=True)

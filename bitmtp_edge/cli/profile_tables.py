@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..wording import counted, printable
 from .bench_tables import table
 
 if TYPE_CHECKING:
@@ -20,26 +21,32 @@ CHANGED = "*"
 def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
     request = report.request
     device = "" if request.device is None else f" on {request.device}"
-    click.echo(
-        f"{report.model}, engine {request.engine}{device}: {request.prompt_count} prompts, up to "
-        f"{request.max_new_tokens} tokens; means of rounds and half their 95 % intervals"
+    _print(
+        f"{report.model}, engine {request.engine}{device}: "
+        f"{counted(request.prompt_count, 'prompt')}, up to "
+        f"{counted(request.max_new_tokens, 'token')}; means of rounds and half their 95 % intervals"
     )
     click.echo()
-    table([("", *HEADS), *((point.key.name, *_cells(point)) for point in report.points)])
+    table([("", *HEADS), *((printable(point.key.name), *_cells(point)) for point in report.points)])
     for reason in dict.fromkeys(point.reason for point in report.points if point.reason):
-        click.echo(f"no joules: {reason}")
+        _print(f"no joules: {reason}")
     if loose := [point for point in report.points if not point.tight]:
-        click.echo(
+        _print(
             f"not within {request.within:.1%} after {request.max_rounds} rounds: "
             + ", ".join(point.key.name for point in loose)
         )
     if report.from_before:
-        click.echo(f"of the run before: {', '.join(key.name for key in report.from_before)}")
+        _print(f"of the run before: {', '.join(key.name for key in report.from_before)}")
     for point in report.points:
         if held := point.conditions.throttled_by:
-            click.echo(f"{point.key.name}: throttled by {', '.join(held)}")
+            _print(f"{point.key.name}: throttled by {', '.join(held)}")
     if compared is not None:
         _print_changes(report, compared)
+
+
+def _print(line: str) -> None:
+    """What a bundle or a board names may steer a terminal."""
+    click.echo(printable(line))
 
 
 def _cells(point: ProfilePoint) -> tuple[str, ...]:
@@ -73,10 +80,10 @@ def _print_changes(report: ProfileReport, compared: Comparison) -> None:
             change = by_name.get(figure)
             mark = CHANGED if change is not None and change.changed else ""
             cells.append("-" if change is None else f"{change.ratio - 1:+.1%}{mark}")
-        rows.append((report.points[index].key.name, *cells))
+        rows.append((printable(report.points[index].key.name), *cells))
     table(rows)
-    click.echo(f"({CHANGED} {RULE})")
+    _print(f"({CHANGED} {RULE})")
     for key in compared.unmatched:
-        click.echo(f"not in the older profile: {key.name}")
+        _print(f"not in the older profile: {key.name}")
     for line in compared.elsewhere:
-        click.echo(f"different: {line}")
+        _print(f"different: {line}")

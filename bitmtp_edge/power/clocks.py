@@ -43,7 +43,7 @@ class Clocks:
     jetson_clocks: whether clocks are pinned as that command does it, the GPU's and every core's
     lowest and highest being equal. events: how often since the start of the machine each kind of
     event made the hardware throttle. throttled_by: what holds clocks down now. celsius:
-    temperatures by sensor.
+    temperatures by sensor. tells_throttling: whether anything would tell that clocks are held down.
     """
 
     gpu_mhz: float | None
@@ -54,6 +54,7 @@ class Clocks:
     events: dict[str, int]
     throttled_by: list[str]
     celsius: dict[str, float] = field(default_factory=dict)
+    tells_throttling: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Seen:
 class ClockReport:
     """Clocks of a run. jetson_clocks: None where it is unknown, or changed. throttled_by: all that
     held clocks down at some look. events: of each kind, those of the run. celsius: the highest of
-    each sensor."""
+    each sensor. tells_throttling: as of :class:`Clocks`, at some look."""
 
     looks: int
     gpu_mhz: Seen | None
@@ -78,6 +79,7 @@ class ClockReport:
     events: dict[str, int]
     throttled_by: list[str]
     celsius: dict[str, float] = field(default_factory=dict)
+    tells_throttling: bool = False
 
 
 class Clocked(Protocol):
@@ -130,8 +132,8 @@ class ClockReader:
             None if self._gpu is None else _megahertz(self._gpu / f"{which}_freq")
             for which in ("cur", "min", "max")
         )
-        counts = ((what, number_or_none(file)) for what, file in self._events)
-        active = [*self._alarms, *self._cooling]
+        counts = [(what, number_or_none(file)) for what, file in self._events]
+        active = [(what, number_or_none(file)) for what, file in (*self._alarms, *self._cooling)]
         heat = ((zone, number_or_none(file, _MOST_MILLIDEGREES)) for zone, file in self._zones)
         return Clocks(
             gpu_mhz=now,
@@ -140,8 +142,9 @@ class ClockReader:
             emc_mhz=_megahertz(self.root / _EMC),
             jetson_clocks=self._pinned(low, high),
             events={what: number for what, number in counts if number is not None},
-            throttled_by=_once(what for what, file in active if (number_or_none(file) or 0) > 0),
+            throttled_by=_once(what for what, number in active if (number or 0) > 0),
             celsius={zone: number / 1000 for zone, number in heat if number is not None},
+            tells_throttling=any(number is not None for _, number in (*counts, *active)),
         )
 
     def _pinned(self, low: float | None, high: float | None) -> bool | None:
@@ -206,6 +209,7 @@ class ClockWatch:
                 sensor: max(look.celsius[sensor] for look in looks if sensor in look.celsius)
                 for sensor in _once(each for look in looks for each in look.celsius)
             },
+            tells_throttling=any(look.tells_throttling for look in looks),
         )
 
 

@@ -25,7 +25,7 @@ class NvmlClocks:
     def read(self) -> Clocks:
         """Those of now; ``emc_mhz`` is the GPU's memory."""
         device = self._device
-        celsius = _told(device.celsius)
+        celsius, held = _told(device.celsius), _told(device.throttled_by)
         return Clocks(
             gpu_mhz=_told(device.megahertz),
             gpu_min_mhz=None,
@@ -33,8 +33,9 @@ class NvmlClocks:
             emc_mhz=_told(lambda: device.megahertz(memory=True)),
             jetson_clocks=None,
             events={},
-            throttled_by=_told(device.throttled_by) or [],
+            throttled_by=held or [],
             celsius={} if celsius is None else {"GPU": celsius},
+            tells_throttling=held is not None,
         )
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..wording import counted
+
 MIN_SAMPLES = 5
 
 
@@ -42,7 +44,8 @@ def integrate(points: Sequence[Point], start: float, end: float, widest: float) 
     joules, coverage = _area(points, start, end, widest)
     reason = None
     if len(inside) < MIN_SAMPLES:
-        reason = f"{len(inside)} samples in {end - start:.3g} s: at least {MIN_SAMPLES} are needed"
+        found = counted(len(inside), "sample")
+        reason = f"{found} in {end - start:.3g} s: at least {MIN_SAMPLES} are needed"
     elif coverage < 1:
         reason = f"samples cover {coverage:.1%} of the window: {_gap(points, start, end, widest)}"
     if reason is not None:
@@ -68,7 +71,7 @@ def count(points: Sequence[Point], start: float, end: float, widest: float) -> I
         reason = "the counter ran backwards"
     elif samples < MIN_SAMPLES:
         reason = (
-            f"the counter moved {samples} times in {end - start:.3g} s: "
+            f"the counter moved {counted(samples, 'time')} in {end - start:.3g} s: "
             f"at least {MIN_SAMPLES} are needed"
         )
     elif None in edges:

@@ -35,6 +35,7 @@ COLUMNS = (
     "reason",
 )
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _SETTINGS = ("gamma", "block", "tau", "min_prefix", "objective")
 
 
@@ -44,7 +45,7 @@ def to_csv(report: ProfileReport) -> str:
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
     for point in report.points:
-        writer.writerow(_row(point))
+        writer.writerow({name: _cell(value) for name, value in _row(point).items()})
     return text.getvalue()
 
 
@@ -68,6 +69,11 @@ def _row(point: ProfilePoint) -> dict[str, object]:
         "tight": "yes" if point.tight else "no",
         "reason": point.reason,
     }
+
+
+def _cell(value: object) -> object:
+    """A name that a spreadsheet would take for a formula gets a quote mark before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _interval(name: str, found: Estimate | None) -> dict[str, float | None]:

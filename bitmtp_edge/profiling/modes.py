@@ -15,14 +15,20 @@ ALL = "all"
 class ModeTour:
     """Goes through power modes; without ``modes`` there is one mode, which has no name."""
 
-    def __init__(self, modes: PowerModes | None, reboot: bool = False) -> None:
+    def __init__(
+        self,
+        modes: PowerModes | None,
+        reboot: bool = False,
+        notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._modes = modes
         self._reboot = reboot
+        self._notice = notice
 
     def names(self, asked: Sequence[str]) -> tuple[str | None, ...]:
         """The modes ``asked`` for, as the board spells them, each once; of none the present one, as
         far as it is known. "all": every mode, but those that take a reboot only where that is
-        allowed. UserError for another name."""
+        allowed, and ``notice`` is told which are left out. UserError for another name."""
         if self._modes is None:
             return (None,)
         if not asked:
@@ -33,11 +39,18 @@ class ModeTour:
             if name != ALL:
                 found.append(self._modes.find(name).name)
                 continue
-            found += [
+            modes = self._modes.table.modes
+            barred = [
                 mode.name
-                for mode in self._modes.table.modes
-                if self._reboot or not self._modes.needs_reboot(mode, current)
+                for mode in modes
+                if not self._reboot and self._modes.needs_reboot(mode, current)
             ]
+            found += [mode.name for mode in modes if mode.name not in barred]
+            if barred:
+                self._notice(
+                    f"left out, since they take a reboot, which --reboot allows: "
+                    f"{', '.join(barred)}"
+                )
         return tuple(dict.fromkeys(found))
 
     def _present(self, modes: PowerModes) -> str | None:

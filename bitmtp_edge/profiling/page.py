@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..wording import counted
 from . import pareto, power_plot
 from .comparison import RULE, Comparison
 from .report import Conditions, ProfilePoint, ProfileReport
@@ -173,12 +174,12 @@ def _facts(report: ProfileReport) -> Iterator[str]:
             f"{report.prompt_file}: {request.prompt_count}, SHA-256 of their token ids "
             f"{request.prompts}",
         ),
-        ("replies", f"greedy, so without a seed; up to {request.max_new_tokens} tokens"),
+        ("replies", f"greedy, so without a seed; up to {counted(request.max_new_tokens, 'token')}"),
         (
             "engine",
             ", ".join(
                 [request.engine]
-                + [f"{request.threads} threads"] * (request.threads is not None)
+                + ([] if request.threads is None else [counted(request.threads, "thread")])
                 + [here.instructions or ""] * (here.instructions is not None)
             ),
         ),

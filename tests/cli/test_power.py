@@ -123,6 +123,16 @@ def nx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     return here
 
 
+def test_names_do_not_steer_the_terminal(verb: Verb, nx: Board) -> None:
+    trees.channel(trees.chip(nx.root, "1-0040", 1), 1, "A\x1b[2JB", 5000, 100)
+    done = verb("power", "--root", nx.root)
+    assert "  A\\x1b[2JB " in done.out and "\x1b" not in done.out + done.err
+    conf = nx.root / "etc/nvpmodel.conf"
+    conf.write_text(conf.read_text() + "< POWER_MODEL ID=9 NAME=\x1b[31mX >\n")
+    done = verb("power", "--root", nx.root, "--modes")
+    assert "  9  \\x1b[31mX" in done.out and "\x1b" not in done.out
+
+
 def test_modes(nx: Board, verb: Verb) -> None:
     done = verb("power", "--root", nx.root, "--modes")
     assert done.out.splitlines() == [
@@ -175,7 +185,12 @@ def test_a_command_in_a_mode(nx: Board, verb: Verb) -> None:
     assert done.code == 7
     assert (nx.bin / "seen").read_text() == "3"
     assert nx.mode == 2
-    assert done.err == "bitmtp-edge: in power mode 25W; no throttling seen\n"
+    assert done.err == "bitmtp-edge: in power mode 25W; nothing here tells of throttling\n"
+    trees.write(nx.root / "sys/class/thermal/cooling_device0/type", "cpufreq-cpu0")
+    for state, told in ((0, "no throttling seen"), (1, "throttled by cpufreq-cpu0")):
+        trees.write(nx.root / "sys/class/thermal/cooling_device0/cur_state", state)
+        done = verb(*arguments, "true")
+        assert done.err == f"bitmtp-edge: in power mode 25W; {told}\n"
 
 
 def test_a_command_that_is_not_there(nx: Board, verb: Verb) -> None:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bitmtp_edge.cli.profile_tables import print_profile
 from bitmtp_edge.profiling import runner, sampling
 from bitmtp_edge.profiling.csv_table import COLUMNS
 from bitmtp_edge.profiling.report import read_report
@@ -22,6 +24,7 @@ from bitmtp_edge.profiling.report import read_report
 from ..power import trees
 from ..power.fake_metering import IDLE, SHORT, FakeMetering
 from ..power.nvpmodel_stub import Board, board
+from ..profiling.samples import point, report
 from .conftest import Done, Verb
 
 POLICIES = ("--policy", "ar", "--policy", "speculative")
@@ -335,6 +338,14 @@ def test_what_must_not_be_written_over(
     assert not both.exists()
     assert profile().code == 0
     assert profile().code == 0  # over files of its own
+
+
+def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    one = replace(point("\x1b[2J"), reason="\x1b]0;x", tight=False)
+    print_profile(replace(report(one, prompt_count=1), model="a\x1b[31m"), None)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "a\\x1b[31m, engine cpu: 1 prompt, up to" in out and "\\x1b[2J ar" in out
 
 
 def test_a_reboot_needs_a_file(verb: Verb, block_bundle: Path, prompts: Path) -> None:

@@ -53,6 +53,7 @@ def test_now(orin: Path) -> None:
             "instantaneous over-current": 30,
         },
         throttled_by=[],
+        tells_throttling=True,
     )
 
 

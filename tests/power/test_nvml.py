@@ -208,9 +208,11 @@ def test_clocks_temperature_and_what_throttles(library: Library) -> None:
         events={},
         throttled_by=["power cap", "thermal slowdown (hardware)"],  # to be idle is no throttling
         celsius={"GPU": 41},
+        tells_throttling=True,
     )
     assert library.asked == [1]
     library.degrees = library.reasons = None
     assert (clocks.read().celsius, clocks.read().throttled_by) == ({}, [])
+    assert not clocks.read().tells_throttling
     clocks.close()
     assert library.opened == 0

@@ -86,7 +86,7 @@ def test_too_few_samples() -> None:
     points = sampled(lambda at: 50.0, grid(0, 2, 0.05))
     found = integrate(points, 1.0, 1.012, 0.25)
     assert (found.joules, found.peak_w) == (None, None)
-    assert found.reason == "1 samples in 0.012 s: at least 5 are needed"
+    assert found.reason == "1 sample in 0.012 s: at least 5 are needed"
     assert integrate([], 0, 1, 1).reason == "0 samples in 1 s: at least 5 are needed"
 
 

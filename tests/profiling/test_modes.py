@@ -42,6 +42,16 @@ def test_names(nx: Board) -> None:
         tour(nx).names(("99W",))
 
 
+def test_modes_that_are_left_out_are_named(nx: Board) -> None:
+    told: list[str] = []
+    modes = PowerModes(nx.root, nx.command)
+    ModeTour(modes, False, told.append).names(("all",))
+    assert told == ["left out, since they take a reboot, which --reboot allows: 10W"]
+    ModeTour(modes, True, told.append).names(("all",))
+    ModeTour(modes, False, told.append).names(("25W",))
+    assert len(told) == 1
+
+
 def test_a_present_mode_that_nobody_knows(nx: Board) -> None:
     nx.misbehave("query silent")
     assert tour(nx).names(()) == (None,)
