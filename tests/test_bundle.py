@@ -74,6 +74,8 @@ def test_weights_are_as_written(bundle_copy: Path, tiny_bundle: Bundle) -> None:
 
 def test_no_folder(tmp_path: Path) -> None:
     assert "does not exist" in refusal(tmp_path / "none")
+    told = refusal(tmp_path / "b ü $x")  # with a command that a shell takes as it is meant
+    assert told.endswith(f"bitmtp-edge export SRC -o '{tmp_path}/b ü $x'")
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from .options import (
     DecodingChoice,
     EngineChoice,
@@ -58,7 +58,9 @@ def command(
         chat = Chat(session, decoder, session.stop_rules(stop), max_new_tokens, system)
         if sys.stdin.isatty():
             model, policy = session.bundle.model.name, decoder.policy.name
-            click.echo(f"{model}, engine {session.engine.name}, policy {policy}; /help", err=True)
+            click.echo(
+                f"{one_line(model)}, engine {session.engine.name}, policy {policy}; /help", err=True
+            )
         try:
             for line in _lines():
                 if not chat.take(line):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..bundle import Bundle, DecodingDefaults, ModelFacts
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..inspection import summarise
 from .options import EngineChoice, engine_options
 
@@ -60,7 +60,7 @@ def command(
     heads = f"{model.num_heads} heads, {model.num_kv_heads} KV heads of {model.head_dim}"
     tied = "tied embedding and head" if model.tied_embeddings else "separate head"
     rows = [
-        ("model", f"{model.name} ({model.family})"),
+        ("model", one_line(f"{model.name} ({model.family})")),
         ("shape", f"{model.num_layers} layers, hidden {model.hidden_size}, {heads}"),
         ("", f"intermediate {model.intermediate_size}, vocabulary {model.vocab_size}, {tied}"),
         ("context", f"{model.context:,} tokens"),

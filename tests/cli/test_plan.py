@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ def test_plan(verb: Verb, block_bundle: Path) -> None:
     assert heading.split()[5:9] == ["1", "tok/it", "3.8", "tok/it"]
     # Flashed as super alone, and what makes it fast or slow.
     assert mode.split()[:4] == ["40W*", "8", "1,173", "102.4"]
+
+
+@pytest.mark.parametrize("asked", [("plan", *BOARD), ("inspect",)])
+def test_a_name_does_not_steer_the_terminal(
+    verb: Verb, block_bundle: Path, asked: tuple[str, ...]
+) -> None:
+    path = block_bundle / "bundle.json"
+    value = json.loads(path.read_text())
+    value["model"]["name"] = "\x1b]0;owned\x07\nx"
+    path.write_text(json.dumps(value))
+    done = verb(asked[0], block_bundle, *asked[1:])
+    assert done.code == 0 and "\\x1b]0;owned\\x07 x" in done.out
+    assert "\x1b" not in done.out and "\x07" not in done.out
 
 
 def test_plan_json(verb: Verb, tiny_bundle: Bundle) -> None:
