@@ -24,7 +24,7 @@ from bitmtp_edge.profiling.report import read_report
 from ..power import trees
 from ..power.fake_metering import IDLE, SHORT, FakeMetering
 from ..power.nvpmodel_stub import Board, board
-from ..profiling.samples import point, report
+from ..profiling import samples
 from .conftest import Done, Verb
 
 POLICIES = ("--policy", "ar", "--policy", "speculative")
@@ -341,8 +341,8 @@ def test_what_must_not_be_written_over(
 
 
 def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    one = replace(point("\x1b[2J"), reason="\x1b]0;x", tight=False)
-    print_profile(replace(report(one, prompt_count=1), model="a\x1b[31m"), None)
+    one = replace(samples.point("\x1b[2J"), reason="\x1b]0;x", tight=False)
+    print_profile(replace(samples.report(one, prompt_count=1), model="a\x1b[31m"), None)
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "a\\x1b[31m, engine cpu: 1 prompt, up to" in out and "\\x1b[2J ar" in out
