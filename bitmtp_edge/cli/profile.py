@@ -251,7 +251,8 @@ def _taken_over(profiler: Profiler, json_file: Path | None) -> int:
     except UserError as error:
         different = str(error)
     if old is None or different is not None:
-        _notice(f"{json_file} is of another profile ({different}): all points are measured anew")
+        what = "is damaged" if old is None else "is of another profile"
+        _notice(f"{json_file} {what} ({different}): all points are measured anew")
         return 0
     asked = [each.key for each in profiler.wanted]
     parts = [f"{counted(len(profiler.points), 'point')} of {json_file} are kept"]

@@ -272,7 +272,8 @@ def test_a_damaged_profile_is_measured_anew(
     assert old in behind
     out.write_text(before + points + behind.replace(old, new))
     done = profile()
-    assert done.code == 0 and "all points are measured anew" in done.err and told in done.err
+    assert done.code == 0 and "is damaged (" in done.err and told in done.err
+    assert "all points are measured anew" in done.err
     assert written(tmp_path)["complete"]
     out.write_text(before + points + behind.replace(old, new))
     assert told in profile("--compare", out, "--json", tmp_path / "new.json").err
