@@ -27,6 +27,8 @@ from .options import (
     gamma_option,
     max_new_tokens_option,
     objective_option,
+    policies_option,
+    prompts_option,
     threshold_options,
 )
 
@@ -45,13 +47,7 @@ SYNTHETIC_BLOCKS: tuple[NumberOrAuto, ...] = (4, 8)
 
 @click.command(name="bench", help=__doc__)
 @click.argument("bundle", type=click.Path(), required=False)
-@click.option(
-    "--prompts",
-    "prompt_file",
-    metavar="FILE",
-    type=click.Path(),
-    help='A prompt a line; in a .jsonl, objects with "prompt".',
-)
+@prompts_option()
 @click.option(
     "--synthetic",
     "shape",
@@ -60,13 +56,7 @@ SYNTHETIC_BLOCKS: tuple[NumberOrAuto, ...] = (4, 8)
     "(bitnet-2b, bonsai-1.7b, bonsai-4b, llama-2-7b), random prompts, and drafts that come out as "
     "in the papers.",
 )
-@click.option(
-    "--policy",
-    "names",
-    multiple=True,
-    type=click.Choice(POLICIES),
-    help="Policy to measure; may be repeated [default: all that the bundle has].",
-)
+@policies_option("measure")
 @gamma_option("gammas", multiple=True)
 @block_option("blocks", multiple=True)
 @threshold_options

@@ -30,6 +30,7 @@ from .options import (
     gamma_option,
     max_new_tokens_option,
     min_prefix_option,
+    policies_option,
     tau_option,
 )
 from .signals import terminate_as_interrupt
@@ -61,13 +62,7 @@ DIFFERS = 1
     type=click.Path(),
     help="A model trained alike without multi-token drafts: its ar is what speed-ups are over.",
 )
-@click.option(
-    "--policy",
-    "names",
-    multiple=True,
-    type=click.Choice(POLICIES),
-    help="Policy to score beside ar; may be repeated [default: all that the bundle has].",
-)
+@policies_option("score beside ar")
 @gamma_option("gammas", multiple=True)
 @block_option("blocks", multiple=True)
 @tau_option

@@ -238,6 +238,29 @@ class NumberOrAutoType(click.ParamType):
         return number
 
 
+def prompts_option(*, required: bool = False) -> Callable[[Any], Any]:
+    """``--prompts``, as the argument ``prompt_file``."""
+    return click.option(
+        "--prompts",
+        "prompt_file",
+        metavar="FILE",
+        type=click.Path(),
+        required=required,
+        help='A prompt a line; in a .jsonl, objects with "prompt".',
+    )
+
+
+def policies_option(verb: str) -> Callable[[Any], Any]:
+    """``--policy``, as the argument ``names``: those to ``verb``."""
+    return click.option(
+        "--policy",
+        "names",
+        multiple=True,
+        type=click.Choice(POLICIES),
+        help=f"Policy to {verb}; may be repeated [default: all that the bundle has].",
+    )
+
+
 def gamma_option(*name: str, multiple: bool = False) -> Callable[[Any], Any]:
     """``--gamma``, as the argument ``name``."""
     return click.option(

@@ -35,6 +35,8 @@ from .options import (
     gamma_option,
     max_new_tokens_option,
     objective_option,
+    policies_option,
+    prompts_option,
     threshold_options,
 )
 from .profile_tables import print_profile
@@ -49,21 +51,8 @@ if TYPE_CHECKING:
 
 @click.command(name="profile", help=__doc__)
 @bundle_argument
-@click.option(
-    "--prompts",
-    "prompt_file",
-    metavar="FILE",
-    type=click.Path(),
-    required=True,
-    help='A prompt a line; in a .jsonl, objects with "prompt".',
-)
-@click.option(
-    "--policy",
-    "names",
-    multiple=True,
-    type=click.Choice(POLICIES),
-    help="Policy to measure; may be repeated [default: all that the bundle has].",
-)
+@prompts_option(required=True)
+@policies_option("measure")
 @gamma_option("gammas", multiple=True)
 @block_option("blocks", multiple=True)
 @threshold_options

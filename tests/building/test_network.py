@@ -23,7 +23,7 @@ from bitmtp_edge.errors import UserError
 from bitmtp_edge.operators import OPERATORS
 
 from ..damage import link_copy
-from ..fakes.fake_tensorrt import NetworkStep
+from ..fakes.network_step import NetworkStep
 
 BUNDLES = ("tiny_bundle", "fp16_bundle", "tiny_ternary_bundle")
 KINDS = tuple(product(("draft", "verify"), (False, True)))

@@ -19,7 +19,7 @@ from bitmtp_edge.engines import cpu_library
 from bitmtp_edge.engines.kv_buffer import ALIGNMENT, aligned_bytes
 
 if TYPE_CHECKING:
-    from .fake_tensorrt import NetworkStep
+    from .network_step import NetworkStep
 
 POISON = 0xFF
 Work = Callable[[], None]

@@ -21,7 +21,7 @@ from ..tensorrt.conformance import Plugin, Session
 from .gpu import KernelRunner
 
 if TYPE_CHECKING:
-    from .fake_tensorrt import NetworkStep
+    from .network_step import NetworkStep
 
 POISON = 0xFF
 

@@ -11,7 +11,7 @@ from bitmtp_edge.building.network import fixed_network
 from bitmtp_edge.building.states import chosen_states
 from bitmtp_edge.bundle import Bundle
 
-from ..fakes.fake_tensorrt import NetworkStep
+from ..fakes.network_step import NetworkStep
 from ..fakes.real_gpu import PluginRunner
 from .conformance import Session
 
