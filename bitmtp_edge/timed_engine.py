@@ -23,7 +23,8 @@ class TimedEngine(Engine):
 
     A step takes from the call that begins it to the first look at its output, or to the end of that
     call where it waits. What the host does meanwhile, such as having the next window staged, is
-    inside that time and not behind it.
+    inside that time and not behind it. One that was begun behind another that ran takes from the
+    look at that one.
     """
 
     def __init__(self, inner: Engine) -> None:
@@ -31,6 +32,7 @@ class TimedEngine(Engine):
         self.name = inner.name
         self.seconds: dict[ReplayState, list[float]] = {}
         self.replayed: list[ReplayState] = []
+        self._looked = 0.0  # when a step ended last
 
     @property
     def segment(self) -> int:
@@ -59,11 +61,7 @@ class TimedEngine(Engine):
 
     def start(self, state: ReplayState, window: Window) -> StepOutput:
         took = self._begun(state)
-        output = self.inner.start(state, window)
-        if isinstance(output, PendingOutput):
-            return _TimedOutput(output, took)
-        took()
-        return output
+        return self._timed(self.inner.start(state, window), took)
 
     def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
         if isinstance(window.drafts, _TimedOutput):
@@ -80,13 +78,21 @@ class TimedEngine(Engine):
     def close(self) -> None:
         self.inner.close()
 
+    def _timed(self, output: StepOutput, took: Callable[[], None]) -> StepOutput:
+        if isinstance(output, PendingOutput):
+            return _TimedOutput(output, took)
+        took()
+        return output
+
     def _begun(self, state: ReplayState) -> Callable[[], None]:
         """What is to be called when the step that begins now has ended."""
         self.replayed.append(state)
         return partial(self._took, state, perf_counter())
 
     def _took(self, state: ReplayState, began: float) -> None:
-        self.seconds.setdefault(state, []).append(perf_counter() - began)
+        ended = perf_counter()
+        self.seconds.setdefault(state, []).append(ended - max(began, self._looked))
+        self._looked = ended
 
 
 class _TimedOutput(PendingOutput):
@@ -110,8 +116,6 @@ class _TimedStep(StagedStep):
         self._state = state
         self._inner = inner
 
-    def replay(self) -> StepOutput:
+    def start(self) -> StepOutput:
         took = self._engine._begun(self._state)
-        output = self._inner.replay()
-        took()
-        return output
+        return self._engine._timed(self._inner.start(), took)

@@ -13,7 +13,8 @@ One iteration, :func:`iterate`:
              history[verified:] = rows of tokens and of a drafts
              tokens += d[:a] + [the verifier's next token];   verified = drafted = n + a
 
-With no drafts that is an autoregressive step.
+With no drafts that is an autoregressive step. Where a policy never makes any, the next step begins
+before its token is read: in vain only where the reply ends with that token.
 """
 
 from __future__ import annotations
@@ -57,6 +58,16 @@ class Iteration:
     forced_end: bool
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """An AR step that was begun before its token was read. length: tokens of the sequence with that
+    one. token: the output that gives it. output: of the step."""
+
+    length: int
+    token: StepOutput
+    output: StepOutput
+
+
 class Decoder:
     """Decodes one sequence, turn after turn, on one engine that nothing else drives.
 
@@ -95,6 +106,7 @@ class Decoder:
         self.prefix = AcceptedPrefix()
         self.steps: dict[Role, int] = {"draft": 0, "verify": 0}
         self._check = check
+        self._ahead: _Ahead | None = None
 
     def prefill(
         self, prompt_ids: Sequence[int], progress: Callable[[int, int], None] | None = None
@@ -127,6 +139,7 @@ class Decoder:
         committed. Needs a prefill first.
         """
         limit = min(limit, self.context)
+        self._ahead = None
         self._catch_up()
         while len(self.prefix.tokens) < limit:
             yield iterate(self, limit)
@@ -152,7 +165,7 @@ class Decoder:
         """
         self.steps[role] += 1
         if staged is not None:
-            return staged.replay()
+            return staged.start()
         tokens, logits = self.prefix.tokens, self.choice.logits
         state, window = self._window(
             role, tokens, start, following, heads, kv4_length, two_way, logits
@@ -175,6 +188,29 @@ class Decoder:
         window = DraftedWindow(known, start, output, count, heads=len(drafts) + count + 1)
         state = self.states.state("verify", window.rows, window.heads, self.engine.segment)
         return self.engine.stage(state, window)
+
+    def run_ahead(self, output: StepOutput) -> None:
+        """Has the engine begin the AR step of the token that ``output`` gives, before anybody reads
+        it, where a drafted window can be staged and has room. Rows of all other tokens must lie in
+        history."""
+        rows = len(self.prefix.tokens)
+        if self.choice.logits or self._check or rows >= self.engine.segment:
+            return
+        state = self.states.state("verify", 1, 1, self.engine.segment)
+        staged = self.engine.stage(state, DraftedWindow((), rows, output, 1, heads=1))
+        if staged is not None:
+            self._ahead = _Ahead(rows + 1, output, staged.start())
+
+    def take_ahead(self) -> StepOutput | None:
+        """The output of the AR step of the tokens as they are, if it has begun."""
+        ahead, self._ahead = self._ahead, None
+        tokens = self.prefix.tokens
+        if ahead is None or ahead.length != len(tokens):
+            return None
+        if ahead.token.token_ids[0, 0] != tokens[-1]:
+            return None
+        self.steps["verify"] += 1
+        return ahead.output
 
     def promote_draft(self, rows: int) -> None:
         """Keeps the first rows of the last draft step as tentative history, for later drafts."""
@@ -250,7 +286,8 @@ def iterate(decoder: Decoder, limit: int) -> Iteration:
     accepted = policy.unverified(confident) if count else 0
     verified = accepted == 0 or not decoder.can_postpone(accepted)
     if verified:
-        accepted, following = verify(decoder, drafts)
+        ahead = policy.max_drafts == 0 and n + 1 < limit
+        accepted, following = verify(decoder, drafts, ahead)
         committed = [*drafts.tokens[:accepted], following]
         decoder.prefix.commit(committed)
     else:
@@ -259,18 +296,25 @@ def iterate(decoder: Decoder, limit: int) -> Iteration:
     return Iteration(committed, count, confident, accepted, verified, room < policy.max_drafts)
 
 
-def verify(decoder: Decoder, drafts: Drafts) -> tuple[int, int]:
+def verify(decoder: Decoder, drafts: Drafts, ahead: bool = False) -> tuple[int, int]:
     """The verify step of every policy: how many drafts it accepts, and its own next token.
 
     Rows before ``verified`` are final; the window starts there, so it also replaces what was
     tentative. One that starts with a repeated anchor promotes from row 1 (BitMTP section 3.4).
+    ahead: an AR step follows, whatever the token.
     """
-    prefix = decoder.prefix
-    start, verified = prefix.verify_start, prefix.verified
+    prefix, engine = decoder.prefix, decoder.engine
+    start, verified, known = prefix.verify_start, prefix.verified, len(prefix.tokens)
     heads = len(drafts.tokens) + 1
-    output = decoder.step("verify", start, drafts.tokens, heads, staged=drafts.staged)
+    output = decoder.take_ahead()
+    if output is None:
+        output = decoder.step("verify", start, drafts.tokens, heads, staged=drafts.staged)
+    # While the step runs: what does not depend on its output.
+    if verified < known:
+        engine.promote(range(verified - start, known - start), verified)
+    if ahead:
+        decoder.run_ahead(output)
     accepted, following = decoder.policy.judge(decoder.choice, output, drafts)
-    rows = range(verified - start, len(prefix.tokens) - start + accepted)
-    if rows:
-        decoder.engine.promote(rows, verified)
+    if accepted:
+        engine.promote(range(known - start, known - start + accepted), known)
     return accepted, following

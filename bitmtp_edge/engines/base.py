@@ -99,7 +99,8 @@ class PendingOutput(StepOutput):
 
 @dataclass(frozen=True)
 class DraftedWindow:
-    """A causal window of tokens that the host knows and of drafts that it need not have read.
+    """A causal window of tokens that the host knows, if any, and of others that it need not have
+    read.
 
     Behind ``history_length`` rows of history come ``prefix``, and the best tokens of the first
     ``count`` rows of ``drafts``, which the last step started. The last ``heads`` rows have an
@@ -121,9 +122,9 @@ class StagedStep(ABC):
     """A step whose window lies ready on the device."""
 
     @abstractmethod
-    def replay(self) -> StepOutput:
-        """Runs the step, as :meth:`Engine.replay` does. ValueError where the engine has begun
-        another one since it was staged."""
+    def start(self) -> StepOutput:
+        """Runs the step, as :meth:`Engine.start` does, and need not wait for the one before.
+        ValueError where the engine has begun another one since it was staged."""
 
 
 class Engine(ABC):

@@ -1,7 +1,7 @@
 """Engine ``cuda``: the graph's node list on a GPU, one captured CUDA graph for each replay state.
 
 Beside weights and KV planes (:mod:`.gpu_engine`), the tensors of a step lie in one block of the
-device's memory, which all states share. PyTorch gives memory, a stream and capture.
+device's memory, which all states share. PyTorch gives memory and a stream.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CudaEngine(GpuEngine):
         return kind(self.bundle, device=self._device, library=self._library, weights=self._weights)
 
     def memory(self) -> dict[str, int]:
-        with self._entered():
+        with self._entered:
             return {
                 "weights": self._weights.block.size,
                 "kv": self._kv_bytes(),
@@ -73,7 +73,7 @@ class CudaEngine(GpuEngine):
             }
 
     def tensors(self) -> dict[str, NDArray[Any]] | None:
-        with self._entered():
+        with self._entered:
             if not self._keep_tensors or self._last is None:
                 return None
             plan = cast(Plan, self._last.plan)
@@ -84,20 +84,19 @@ class CudaEngine(GpuEngine):
     def profile(self, state: ReplayState, window: Window) -> list[tuple[Node, int]]:
         """One step, and the nanoseconds of each node on the device: longer than in a replay, whose
         nodes overlap."""
-        with self._entered():
-            self._finish_last()
+        with self._entered:
+            self._finish_steps()
             self._last = self._staged = None
             plan = cast(Plan, self._plan(state))
             plan.inputs.take(window)
-            with self._device.ordered():
-                self._inputs.send()
-                times = self._device.timed(plan.launches())
+            self._inputs.send()
+            times = self._device.timed(plan.launches())
             return list(zip(plan.graph.nodes, times, strict=True))
 
     def _new_plan(self, state: ReplayState) -> Plan:
         return Plan(
-            self._device,
             self._library,
+            self._device.stream,
             state,
             self._graph(state),
             self._inputs,
@@ -117,6 +116,7 @@ class CudaEngine(GpuEngine):
     def _new_graph(self, state: ReplayState, kv: GpuKVBuffer) -> Graph:
         return Graph(
             self._device,
+            self._library,
             self._nodes[state.role],
             self._weights.tensors,
             kv,

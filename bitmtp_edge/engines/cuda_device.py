@@ -1,10 +1,9 @@
-"""What the ``cuda`` engine has of PyTorch: memory, one stream, copies, events, captured graphs."""
+"""What the ``cuda`` engine has of PyTorch: memory, one stream, copies, events."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -85,9 +84,6 @@ class CudaDevice(GpuDevice):
     def send(self, source: HostBlock, to: Block) -> None:
         to.owner.copy_(source.owner, non_blocking=True)
 
-    def fetch(self, source: Block, to: HostBlock) -> None:
-        to.owner.copy_(source.owner, non_blocking=True)
-
     def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
         self._words(to, those).copy_(self._words(source, these))
 
@@ -96,9 +92,6 @@ class CudaDevice(GpuDevice):
         shape, strides = (pieces.count, pieces.size // 4), (pieces.stride // 4, 1)
         return words.as_strided(shape, strides, words.storage_offset() + pieces.at // 4)
 
-    def clear(self, block: Block) -> None:
-        block.owner.zero_()
-
     def download(self, source: Block, at: int, size: int) -> NDArray[np.uint8]:
         """A copy of ``size`` bytes at ``at``, when all that was enqueued has run."""
         self.synchronize()
@@ -106,7 +99,7 @@ class CudaDevice(GpuDevice):
             copied: NDArray[np.uint8] = source.owner[at : at + size].cpu().numpy()
         return copied
 
-    # ---- time and graphs ----------------------------------------------------------------------
+    # ---- time ---------------------------------------------------------------------------------
 
     def mark(self) -> Any:
         return self._torch.cuda.Event()
@@ -117,28 +110,6 @@ class CudaDevice(GpuDevice):
     def await_mark(self, mark: Any) -> None:
         with _told("a step"):
             mark.synchronize()
-
-    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """What ``enqueue`` puts on the stream, as one graph: the result replays it. Nothing is
-        run."""
-        graph = self._torch.cuda.CUDAGraph()
-        collecting = gc.isenabled()
-        gc.disable()  # a finaliser of anything CUDA's could end the capture
-        try:
-            with _told("the capture of a step"), self.ordered():
-                graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    enqueue()
-                except BaseException:
-                    with suppress(RuntimeError):
-                        graph.capture_end()
-                    raise
-                graph.capture_end()
-        finally:
-            if collecting:
-                gc.enable()
-        replay: Callable[[], None] = graph.replay
-        return replay
 
     def timed(self, calls: Sequence[Callable[[], None]]) -> list[int]:
         """Enqueues ``calls``, waits, and gives the nanoseconds that the device spent on each."""

@@ -16,7 +16,7 @@ from .gpu_device import Block
 from .gpu_engine import StepPlan
 from .gpu_kv import GpuKVBuffer
 from .gpu_library import INVALID, LaunchError
-from .gpu_step import Placed, StepInputBlock, StepOutputBlock, placed
+from .gpu_step import TURNS, Placed, StepInputBlock, StepOutputBlock, placed
 from .operator_records import DeviceArray, build_call, narrow_call
 from .step_layout import (
     SharedBlock,
@@ -34,6 +34,7 @@ class Graph:
     def __init__(
         self,
         device: CudaDevice,
+        library: CudaLibrary,
         nodes: Sequence[Node],
         weights: Mapping[str, DeviceArray],
         kv: GpuKVBuffer,
@@ -45,7 +46,8 @@ class Graph:
         keep: bool,
     ) -> None:
         self.nodes = nodes
-        self._device = device
+        self._library = library
+        self._stream = device.stream
         self._kv = kv
         self._logits = logits
         specs = self._specs(max_width, max_width)
@@ -57,7 +59,7 @@ class Graph:
         self._output_specs = {name: specs[name] for name in STEP_OUTPUTS if name in specs}
         self._output_offsets, size = in_a_row(self._output_specs)
         self._outputs = device.allocate(size, "the outputs of a step")
-        self._host_outputs = SharedBlock(device.pinned)
+        self._host_outputs = [SharedBlock(device.pinned) for _ in range(TURNS)]
         self._tensors |= placed(self._outputs, self._output_specs, self._output_offsets)
         tensors = {
             **weights,
@@ -75,9 +77,10 @@ class Graph:
         name = list(specs)[-1]
         size = self._output_offsets[name] + spec_bytes(specs[name])
         return StepOutputBlock(
-            self._device,
+            self._library,
+            self._stream,
             self._outputs.first(size),
-            self._host_outputs.of(size).first(size),
+            [host.of(size).first(size) for host in self._host_outputs],
             specs,
             self._output_offsets,
         )
@@ -98,15 +101,14 @@ class Graph:
 
 
 class Plan(StepPlan):
-    """The launches of one replay state: call by call at first, then one captured graph.
+    """The launches of one replay state. where: what a message about a record names."""
 
-    capture: whether there is to be one. where: what a message about a record names.
-    """
+    _library: CudaLibrary
 
     def __init__(
         self,
-        device: CudaDevice,
         library: CudaLibrary,
+        stream: int,
         state: ReplayState,
         graph: Graph,
         inputs: StepInputBlock,
@@ -115,26 +117,24 @@ class Plan(StepPlan):
         capture: bool,
         where: str,
     ) -> None:
-        super().__init__(state, StepInputs(state, inputs.host), graph.outputs(state.outputs))
+        super().__init__(
+            state,
+            StepInputs(state, inputs.host),
+            graph.outputs(state.outputs),
+            library,
+            stream,
+            capture=capture,
+        )
         self.graph = graph
-        self._device = device
-        self._library = library
         self._where = where
-        self._capture = capture
-        self._replay: Callable[[], None] | None = None
         self._users = [(op, record) for op, record in graph.calls if hasattr(record, "workspace")]
         self._narrow()
         needs = [library.workspace_bytes(op, record) for op, record in self._users]
         self._workspace = workspace.of(max(needs))
 
-    def run(self) -> None:
-        # The first run loads kernels, which no capture may do.
-        if self._replay is not None:
-            self._replay()
-            return
-        self._enqueue()
-        if self._capture:
-            self._replay = self._device.capture(self._enqueue)
+    def launch(self) -> None:
+        for each in self.launches():
+            each()
 
     def launches(self) -> list[Callable[[], None]]:
         """The step, node by node: what follows must be the launches, in order."""
@@ -142,17 +142,13 @@ class Plan(StepPlan):
         for _, record in self._users:
             record.workspace = self._workspace.address
         return [
-            partial(self._launch, node, op, record)
+            partial(self._launch_node, node, op, record)
             for node, (op, record) in zip(self.graph.nodes, self.graph.calls, strict=True)
         ]
 
-    def _enqueue(self) -> None:
-        for launch in self.launches():
-            launch()
-
-    def _launch(self, node: Node, op: int, record: ctypes.Structure) -> None:
+    def _launch_node(self, node: Node, op: int, record: ctypes.Structure) -> None:
         try:
-            self._library.launch(op, record, self._device.stream)
+            self._library.launch(op, record, self._stream)
         except LaunchError as error:
             if error.code != INVALID:
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,10 @@ class HostBlock:
     def size(self) -> int:
         return self.array.size
 
+    @cached_property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
     def first(self, size: int) -> HostBlock:
         return HostBlock(self.array[:size], self.owner[:size])
 
@@ -71,7 +76,8 @@ class GpuDevice(ABC):
     stream: int
 
     def current(self) -> AbstractContextManager[None]:
-        """The device is the calling thread's own inside the block."""
+        """The device is the calling thread's own inside the block: one that is entered again and
+        again, inside itself too."""
         return nullcontext()
 
     def ordered(self) -> AbstractContextManager[None]:
@@ -100,16 +106,8 @@ class GpuDevice(ABC):
         """Enqueues a copy to the device, of blocks of one size."""
 
     @abstractmethod
-    def fetch(self, source: Block, to: HostBlock) -> None:
-        """Enqueues a copy from the device, of blocks of one size."""
-
-    @abstractmethod
     def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
         """Enqueues a copy within the device, of pieces as many and as large."""
-
-    @abstractmethod
-    def clear(self, block: Block) -> None:
-        """Enqueues zeros."""
 
     @abstractmethod
     def mark(self) -> Any:

@@ -4,16 +4,17 @@ Weights lie in one block of the device's memory, and the KV planes of the segmen
 A step is one copy of its inputs to the device, a plan's run, and one copy of its outputs into
 page-locked memory: a few hundred bytes. The host may do other work meanwhile
 (:meth:`GpuEngine.start`), such as having the next window made of outputs that it has not read
-(:meth:`GpuEngine.stage`).
+(:meth:`GpuEngine.stage`), and even that next step begun.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 from weakref import ref
 
 from ..bundle import Bundle
@@ -30,37 +31,89 @@ from .base import (
 )
 from .gpu_device import GpuDevice
 from .gpu_kv import GpuKVBuffer
-from .gpu_library import StepLibrary
-from .gpu_step import StepInputBlock, StepOutputBlock
+from .gpu_library import CapturedGraph, StepLibrary
+from .gpu_step import TURNS, StepInputBlock, StepOutputBlock
 from .gpu_weights import Weights, upload_weights
 from .step_layout import StepInputs, check_state
 
 
 class StepPlan(ABC):
-    """How a replay state runs: what of its inputs the host writes, and where its outputs lie."""
+    """How a replay state runs: launch by launch at first, then as one captured graph.
 
-    def __init__(self, state: ReplayState, inputs: StepInputs, outputs: StepOutputBlock) -> None:
+    inputs: what of them the host writes. outputs: where they lie. capture: whether there is to be
+    a graph.
+    """
+
+    def __init__(
+        self,
+        state: ReplayState,
+        inputs: StepInputs,
+        outputs: StepOutputBlock,
+        library: StepLibrary,
+        stream: int,
+        *,
+        capture: bool = True,
+    ) -> None:
         self.state = state
         self.inputs = inputs
         self.outputs = outputs
+        self._library = library
+        self._stream = stream
+        self._capture = capture
+        self._graph: CapturedGraph | None = None
 
-    @abstractmethod
     def run(self) -> None:
         """Enqueues the step, between the copies of its inputs and of its outputs."""
+        if self._graph is not None:
+            self._graph.launch(self._stream)
+            return
+        # The first run loads kernels, and whatever else is put off until then: no capture may.
+        self.launch()
+        if self._capture:
+            self._graph = self._library.capture(self.launch, self._stream)
 
-    def release(self) -> None:  # noqa: B027 - most have nothing to do
+    def release(self) -> None:
         """Lets go of what is not memory of the device. The plan does not run again, though an
         output that somebody has may still refer to it."""
+        self._graph = None
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Enqueues the operators."""
 
 
 class Step:
-    """A step that began. given: the output that :meth:`GpuEngine.start` gave. output: None until
-    the step has ended."""
+    """A step that began. turn: whose mark and whose host memory it has. given: the output that was
+    given for it. output: None until the step has ended."""
 
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: StepPlan, turn: int) -> None:
         self.plan = plan
+        self.turn = turn
         self.given: ref[PendingOutput] | None = None
         self.output: StepOutput | None = None
+
+
+class _Entered:
+    """One thread at a time, with the device current. No generator: every step comes here a few
+    times."""
+
+    def __init__(self, device: GpuDevice) -> None:
+        self._turn = threading.RLock()
+        self._current = device.current()
+
+    def __enter__(self) -> None:
+        self._turn.acquire()
+        try:
+            self._current.__enter__()
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            self._current.__exit__(*exception)
+        finally:
+            self._turn.release()
 
 
 class GpuEngine(Engine):
@@ -74,16 +127,17 @@ class GpuEngine(Engine):
         self, bundle: Bundle, device: GpuDevice, library: StepLibrary, weights: Weights | None
     ) -> None:
         self.bundle = bundle
-        self._turn = threading.RLock()
+        self._entered = _Entered(device)
         self._device = device
         self._library = library
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
         self._max_width = bundle.replay.max_width
         self._weights = upload_weights(bundle, device) if weights is None else weights
         self._kv = self._kv_buffer(bundle.replay.segments[0])
-        self._inputs = StepInputBlock(device, self._max_width)
+        self._inputs = StepInputBlock(device, library, self._max_width)
         self._plans: dict[ReplayState, StepPlan] = {}
-        self._ended = device.mark()
+        self._ended = [device.mark() for _ in range(TURNS)]
+        self._steps: list[Step | None] = [None] * TURNS
         self._last: Step | None = None
         self._staged: _StagedStep | None = None
         self._closed = False
@@ -101,26 +155,23 @@ class GpuEngine(Engine):
         return self._device.uuid
 
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
-        with self._entered():
+        with self._entered:
             return self._finished(self._begin(state, window))
 
     def start(self, state: ReplayState, window: Window) -> StepOutput:
-        with self._entered():
-            step = self._begin(state, window)
-            output = PendingOutput(partial(self._output_of, step))
-            step.given = ref(output)
-            return output
+        with self._entered:
+            return self._pending(self._begin(state, window))
 
     def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
         prefix, count = window.prefix, window.count
         if len(prefix) > abi.STAGE_TOKENS:
             return None
-        with self._entered():
+        with self._entered:
             last = self._last
             if last is None or last.given is None or last.given() is not window.drafts:
                 raise ValueError("a window is staged from the output that the last step started")
             drafted = last.plan.state.outputs
-            if not prefix or not 0 <= count <= drafted or window.rows > state.width:
+            if not 0 <= count <= drafted or not 1 <= window.rows <= state.width:
                 raise ValueError(
                     f"{len(prefix)} tokens and {count} drafts are no window of {state}"
                 )
@@ -128,7 +179,6 @@ class GpuEngine(Engine):
                 raise ValueError(f"{window.heads} outputs of {window.rows} rows do not fit {state}")
             self._plan(state)  # refuses a state that is not to be had
             self._inputs.stage(
-                self._library,
                 state,
                 prefix,
                 window.history_length,
@@ -139,22 +189,22 @@ class GpuEngine(Engine):
             self._staged = _StagedStep(self, state)
             return self._staged
 
-    def run_staged(self, staged: _StagedStep) -> StepOutput:
-        """Runs the step whose window was staged last. ValueError for another one."""
-        with self._entered():
+    def start_staged(self, staged: _StagedStep) -> StepOutput:
+        """Starts the step whose window was staged last. ValueError for another one."""
+        with self._entered:
             if self._staged is not staged:
                 raise ValueError("another step has begun since this one was staged")
-            return self._finished(self._begin(staged.state, None))
+            return self._pending(self._begin(staged.state, None))
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        with self._entered():
+        with self._entered:
             self._kv.promote(rows, at, self._library)
 
     def grow(self, segment: int, rows: int) -> None:
-        with self._entered():
+        with self._entered:
             if segment == self._kv.capacity:
                 return
-            self._finish_last()
+            self._finish_steps()
             grown = self._kv_buffer(segment)
             grown.copy_history(self._kv, rows)
             self._device.synchronize()  # the old planes are read until then
@@ -162,12 +212,12 @@ class GpuEngine(Engine):
             self._kv = grown
 
     def close(self) -> None:
-        with self._entered():
+        with self._entered:
             if self._closed:
                 return
             self._closed = True
             try:
-                self._finish_last()
+                self._finish_steps()
                 self._device.synchronize()
             finally:
                 self._forget_plans()
@@ -181,52 +231,57 @@ class GpuEngine(Engine):
         for plan in self._plans.values():
             plan.release()
         self._plans.clear()
+        self._steps = [None] * TURNS
         self._last = self._staged = None
 
     def _release(self) -> None:
         """Lets go of the device's memory."""
         del self._weights, self._kv, self._inputs, self._ended
 
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        with self._turn, self._device.current():
-            yield
-
     def _begin(self, state: ReplayState, window: Window | None) -> Step:
         """Enqueues a step; None for ``window`` where it was staged."""
-        self._finish_last()  # its inputs and outputs go through the same host memory
+        if window is not None:
+            self._finish_steps()  # its inputs go through the same host memory
         plan = self._plan(state)
         if window is not None:
             plan.inputs.take(window)
+        turn = 0 if self._last is None else (self._last.turn + 1) % TURNS
+        if (earlier := self._steps[turn]) is not None:
+            self._finished(earlier)
         self._last = self._staged = None
         try:
-            with self._device.ordered():
-                if window is not None:
-                    self._inputs.send()
-                plan.run()
-                plan.outputs.fetch()
-                self._device.reach(self._ended)
+            if window is not None:
+                self._inputs.send()
+            plan.run()
+            plan.outputs.fetch(turn)
+            self._device.reach(self._ended[turn])
         except BaseException:
             with suppress(UserError):
                 self._device.synchronize()  # what was enqueued uses memory that others may get
             raise
-        self._last = Step(plan)
+        self._last = self._steps[turn] = Step(plan, turn)
         return self._last
 
-    def _finish_last(self) -> None:
-        if self._last is not None:
-            self._finished(self._last)
+    def _finish_steps(self) -> None:
+        for step in self._steps:
+            if step is not None:
+                self._finished(step)
 
     def _finished(self, step: Step) -> StepOutput:
         if step.output is None:
-            self._device.await_mark(self._ended)
-            step.output = step.plan.outputs.output()
+            self._device.await_mark(self._ended[step.turn])
+            step.output = step.plan.outputs.output(step.turn)
         return step.output
+
+    def _pending(self, step: Step) -> PendingOutput:
+        output = PendingOutput(partial(self._output_of, step))
+        step.given = ref(output)
+        return output
 
     def _output_of(self, step: Step) -> StepOutput:
         if step.output is not None:  # perhaps of an engine that is closed by now
             return step.output
-        with self._entered():
+        with self._entered:
             return self._finished(step)
 
     def _plan(self, state: ReplayState) -> StepPlan:
@@ -246,5 +301,5 @@ class _StagedStep(StagedStep):
         self._engine = engine
         self.state = state
 
-    def replay(self) -> StepOutput:
-        return self._engine.run_staged(self)
+    def start(self) -> StepOutput:
+        return self._engine.start_staged(self)

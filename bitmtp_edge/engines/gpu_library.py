@@ -1,4 +1,5 @@
-"""What the libraries of both engines on a GPU export: promotion and staging, enqueued on a stream.
+"""What the libraries of both engines on a GPU export: promotion, staging, the exchange with the
+host, and captured graphs, all on a stream.
 
 Every call returns before its work is done.
 """
@@ -6,12 +7,15 @@ Every call returns before its work is done.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 from typing import Any
 
 from ..errors import UserError
 from . import abi
+from .gpu_device import Block, HostBlock
 from .native_library import Functions
 
 STEP_FUNCTIONS: Functions = {
@@ -21,6 +25,13 @@ STEP_FUNCTIONS: Functions = {
         (POINTER(abi.KVPlane), c_int32, c_int64, POINTER(c_int32), c_int32, c_int64, c_void_p),
     ),
     "bitmtp_cuda_stage": (c_int32, (c_void_p, c_void_p)),
+    "bitmtp_cuda_send": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "bitmtp_cuda_fetch": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "bitmtp_graph_begin": (c_int32, (c_void_p,)),
+    "bitmtp_graph_end": (c_int32, (c_void_p, POINTER(c_void_p))),
+    "bitmtp_graph_launch": (c_int32, (c_void_p, c_void_p)),
+    "bitmtp_graph_nodes": (c_int64, (c_void_p,)),
+    "bitmtp_graph_destroy": (None, (c_void_p,)),
 }
 
 INVALID = 1  # cudaErrorInvalidValue, also of a record that an operator does not take
@@ -72,3 +83,50 @@ class StepLibrary:
     def stage(self, args: abi.StageArgs, stream: int) -> None:
         """Enqueues the making of a window's inputs."""
         check(self._library.bitmtp_cuda_stage(byref(args), stream))
+
+    def send(self, source: HostBlock, to: Block, stream: int) -> None:
+        """Enqueues a copy to the device, of page-locked memory of one size, a multiple of 4."""
+        check(self._library.bitmtp_cuda_send(source.address, to.address, to.size, stream))
+
+    def fetch(self, source: Block, to: HostBlock, stream: int) -> None:
+        """Enqueues a copy from the device; likewise."""
+        check(self._library.bitmtp_cuda_fetch(source.address, to.address, to.size, stream))
+
+    def capture(self, enqueue: Callable[[], None], stream: int) -> CapturedGraph:
+        """What ``enqueue`` puts on ``stream``, as one graph. Nothing is run."""
+        library = self._library
+        collecting = gc.isenabled()
+        gc.disable()  # a finaliser of anything CUDA's could end the capture
+        try:
+            check(library.bitmtp_graph_begin(stream))
+            try:
+                enqueue()
+            except BaseException:
+                with suppress(LaunchError):
+                    check(library.bitmtp_graph_end(stream, None))
+                raise
+            handle = c_void_p()
+            check(library.bitmtp_graph_end(stream, byref(handle)))
+        finally:
+            if collecting:
+                gc.enable()
+        return CapturedGraph(library, handle)
+
+
+class CapturedGraph:
+    """A graph to launch again and again, until it is closed or nobody has it."""
+
+    def __init__(self, library: ctypes.CDLL, handle: c_void_p) -> None:
+        self._library = library
+        self._handle = handle
+
+    @property
+    def nodes(self) -> int:
+        """Kernels, copies and fills."""
+        return int(self._library.bitmtp_graph_nodes(self._handle))
+
+    def launch(self, stream: int) -> None:
+        check(self._library.bitmtp_graph_launch(self._handle, stream))
+
+    def __del__(self) -> None:
+        self._library.bitmtp_graph_destroy(self._handle)

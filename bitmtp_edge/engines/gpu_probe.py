@@ -30,10 +30,10 @@ def launch_one(library: StepLibrary, kind: str, device: GpuDevice, build: str) -
         raise UserError(
             f"{device.name} has compute capability {major}.{minor}: expected 8.0 (Ampere) or newer"
         )
-    inputs = StepInputBlock(device, 1)
+    inputs = StepInputBlock(device, library, 1)
     _, token_ids = inputs.tensors["mask"]  # of one slot: int32[1, 1], as a step's token ids are
     try:
-        inputs.stage(library, ReplayState(1, 1, 1, "verify"), [0], 0, token_ids, 0, 1)
+        inputs.stage(ReplayState(1, 1, 1, "verify"), [0], 0, token_ids, 0, 1)
     except LaunchError as error:
         if error.code != NO_KERNEL_IMAGE:
             raise

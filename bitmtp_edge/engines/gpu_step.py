@@ -16,9 +16,11 @@ from .base import ReplayState, StepOutput
 from .gpu_device import Block, GpuDevice, HostBlock
 from .gpu_library import StepLibrary
 from .operator_records import DeviceArray
-from .step_layout import in_a_row, input_specs, spec_bytes
+from .step_layout import in_a_row, input_specs
 
 Placed = tuple[Block, DeviceArray]
+
+TURNS = 2  # steps at most whose outputs the host has not taken
 
 
 def placed(
@@ -44,23 +46,22 @@ class StepInputBlock:
     """The inputs of every step, laid out for the widest window so that no graph's addresses change:
     page-locked on the host, and on the device."""
 
-    def __init__(self, device: GpuDevice, max_width: int) -> None:
-        self._device = device
+    def __init__(self, device: GpuDevice, library: StepLibrary, max_width: int) -> None:
+        self._library = library
+        self._stream = device.stream
         specs = input_specs(max_width, max_width)
         offsets, size = in_a_row(specs)
         self._block = device.allocate(size, "the inputs of a step")
         self._host = device.pinned(size)
-        self._kv4 = self._block.part(offsets["kv4_length"], spec_bytes(specs["kv4_length"]))
         self.tensors = placed(self._block, specs, offsets)
         self.host = host_arrays(self._host, specs, offsets)
 
     def send(self) -> None:
         """Enqueues the copy of the host's inputs to the device."""
-        self._device.send(self._host, self._block)
+        self._library.send(self._host, self._block, self._stream)
 
     def stage(
         self,
-        library: StepLibrary,
         state: ReplayState,
         prefix: Sequence[int],
         history_length: int,
@@ -71,7 +72,6 @@ class StepInputBlock:
         """Enqueues the making of a causal window: ``prefix`` behind ``history_length`` rows, then
         the best tokens of the first ``count`` rows of ``drafts``, int32[h, k]."""
         made = {name: array.address for name, (_, array) in self.tensors.items()}
-        made.pop("kv4_length")
         args = abi.StageArgs(
             prefix=ctypes.addressof(tokens := (ctypes.c_int32 * len(prefix))(*prefix)),
             outputs=ctypes.addressof(outputs := (ctypes.c_void_p * 1)(drafts.address)),
@@ -85,36 +85,36 @@ class StepInputBlock:
             h=state.outputs,
             heads=heads,
         )
-        library.stage(args, self._device.stream)
-        with self._device.ordered():
-            self._device.clear(self._kv4)
+        self._library.stage(args, self._stream)
 
 
 class StepOutputBlock:
-    """The outputs of a step, on the device and on the host.
+    """The outputs of a step, on the device and on the host, where steps take turns of ``hosts``.
 
     specs: of "next_token_ids", "probability" and, in the sampling variant, "logits", in this order.
-    offsets: where each lies in ``block`` and in ``host``, which are of one size.
+    offsets: where each lies in ``block`` and in each of ``hosts``, which are of one size.
     """
 
     def __init__(
         self,
-        device: GpuDevice,
+        library: StepLibrary,
+        stream: int,
         block: Block,
-        host: HostBlock,
+        hosts: Sequence[HostBlock],
         specs: Mapping[str, Spec],
         offsets: Mapping[str, int],
     ) -> None:
-        self._device = device
+        self._library = library
+        self._stream = stream
         self._block = block
-        self._host = host
-        self._arrays = host_arrays(host, specs, offsets)
+        self._hosts = hosts
+        self._arrays = [host_arrays(host, specs, offsets) for host in hosts]
         self.tensors = {name: array for name, (_, array) in placed(block, specs, offsets).items()}
 
-    def fetch(self) -> None:
+    def fetch(self, turn: int) -> None:
         """Enqueues the copy of the outputs to the host."""
-        self._device.fetch(self._block, self._host)
+        self._library.fetch(self._block, self._hosts[turn], self._stream)
 
-    def output(self) -> StepOutput:
-        """The outputs that were fetched last, as the caller's own arrays."""
-        return StepOutput(*(array.copy() for array in self._arrays.values()))
+    def output(self, turn: int) -> StepOutput:
+        """The outputs that were fetched in ``turn``, as the caller's own arrays."""
+        return StepOutput(*(array.copy() for array in self._arrays[turn].values()))

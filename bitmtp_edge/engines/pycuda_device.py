@@ -7,7 +7,7 @@ well: retained, never made, so that the engine lives beside them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -64,14 +64,8 @@ class PycudaDevice(GpuDevice):
         self._context.detach()
         self._context = None
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        # pycuda keeps a stack for each thread: whoever pushes, pops.
-        self._context.push()
-        try:
-            yield
-        finally:
-            self._context.pop()
+    def current(self) -> AbstractContextManager[None]:
+        return _Pushed(self._context)
 
     def synchronize(self) -> None:
         with self._told("a step"):
@@ -105,7 +99,9 @@ class PycudaDevice(GpuDevice):
         owner = _Owner(memory)
         self._owners.add(owner)
         block = Block(int(memory), size, owner)
-        self.clear(block)
+        if size:
+            with self._told("a fill on the GPU"):
+                driver.memset_d8_async(block.address, 0, size, self._stream)
         return block
 
     def pinned(self, size: int) -> HostBlock:
@@ -117,21 +113,12 @@ class PycudaDevice(GpuDevice):
         with self._told("a copy to the GPU"):
             self._driver.memcpy_htod_async(to.address, source.array, self._stream)
 
-    def fetch(self, source: Block, to: HostBlock) -> None:
-        with self._told("a copy from the GPU"):
-            self._driver.memcpy_dtoh_async(to.array, source.address, self._stream)
-
     def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
         with self._told("a copy on the GPU"):
             for i in range(these.count):
                 start = source.address + these.at + i * these.stride
                 end = to.address + those.at + i * those.stride
                 self._driver.memcpy_dtod_async(end, start, these.size, self._stream)
-
-    def clear(self, block: Block) -> None:
-        if block.size:
-            with self._told("a fill on the GPU"):
-                self._driver.memset_d8_async(block.address, 0, block.size, self._stream)
 
     def mark(self) -> Any:
         with self._told("an event"):
@@ -152,6 +139,19 @@ class PycudaDevice(GpuDevice):
             yield
         except self._driver.Error as error:
             raise UserError(f"{subject} failed on the GPU: {error}") from None
+
+
+class _Pushed(AbstractContextManager[None]):
+    """pycuda keeps a stack of contexts for each thread: whoever pushes, pops."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._context.push()
+
+    def __exit__(self, *exception: object) -> None:
+        self._context.pop()
 
 
 class _Owner:

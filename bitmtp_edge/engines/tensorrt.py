@@ -12,7 +12,7 @@ from functools import partial
 from ..bundle import Bundle
 from .base import ReplayState
 from .gpu_engine import GpuEngine
-from .gpu_step import StepOutputBlock
+from .gpu_step import TURNS, StepOutputBlock
 from .pycuda_device import PycudaDevice
 from .step_layout import SharedBlock, StepInputs, in_a_row
 from .tensorrt_api import register_plugins, started
@@ -58,14 +58,14 @@ class TensorRTEngine(GpuEngine):
                 self._outputs = SharedBlock(
                     partial(device.allocate, purpose="the outputs of a step")
                 )
-                self._host_outputs = SharedBlock(device.pinned)
+                self._host_outputs = [SharedBlock(device.pinned) for _ in range(TURNS)]
         except BaseException:
             if self._own_device:
                 device.close()
             raise
 
     def memory(self) -> dict[str, int]:
-        with self._entered():
+        with self._entered:
             return {
                 "weights": self._weights.block.size,
                 "kv": self._kv.block.size,
@@ -91,9 +91,10 @@ class TensorRTEngine(GpuEngine):
         engine = deserialised(self._runtime, plan, tensors, where)
         offsets, size = in_a_row(tensors.outputs)
         outputs = StepOutputBlock(
-            self._device,
+            self._library,
+            self._device.stream,
             self._outputs.of(size).first(size),
-            self._host_outputs.of(size).first(size),
+            [host.of(size).first(size) for host in self._host_outputs],
             tensors.outputs,
             offsets,
         )

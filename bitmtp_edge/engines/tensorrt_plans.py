@@ -14,7 +14,7 @@ from .gpu_engine import StepPlan
 from .gpu_step import StepOutputBlock
 from .step_layout import StepInputs
 from .tensorrt_api import error_log, import_tensorrt
-from .tensorrt_library import CapturedGraph, PluginLibrary
+from .tensorrt_library import PluginLibrary
 from .tensorrt_tensors import EngineTensors, spec_of
 
 
@@ -60,11 +60,8 @@ class TensorRTPlan(StepPlan):
         stream: int,
         where: str,
     ) -> None:
-        super().__init__(state, inputs, outputs)
-        self._library = library
-        self._stream = stream
+        super().__init__(state, inputs, outputs, library, stream)
         self._where = where
-        self._graph: CapturedGraph | None = None
         need = engine.device_memory_size_v2
         if need > scratch.size:
             raise UserError(
@@ -86,18 +83,11 @@ class TensorRTPlan(StepPlan):
             if not self._context.set_tensor_address(name, address):
                 raise UserError(f"TensorRT takes no address for {name!r} ({log.told()}): {where}")
 
-    def run(self) -> None:
-        if self._graph is not None:
-            self._graph.launch(self._stream)
-            return
-        # TensorRT puts off work until a context's first step, which no capture may contain.
-        self._enqueue()
-        self._graph = self._library.capture(self._enqueue, self._stream)
-
     def release(self) -> None:
-        self._graph = self._context = None
+        super().release()
+        self._context = None
 
-    def _enqueue(self) -> None:
+    def launch(self) -> None:
         log = error_log()
         log.take()
         if not self._context.execute_async_v3(self._stream):

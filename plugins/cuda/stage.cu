@@ -48,7 +48,10 @@ __global__ void __launch_bounds__(128) stage_kernel(const __grid_constant__ Stag
     r.mask[at] = static_cast<int32_t>(bits);
   }
   for (int32_t i = threadIdx.x; i < r.h; i += blockDim.x) r.head_slots[i] = a.rows - r.heads + min(i, r.heads - 1);
-  if (threadIdx.x == 0) *r.history_length = r.history;
+  if (threadIdx.x == 0) {
+    *r.history_length = r.history;
+    *r.kv4_length = 0;
+  }
 }
 
 // ---- promote --------------------------------------------------------------------------------------------------------------
@@ -92,12 +95,12 @@ __global__ void __launch_bounds__(128) promote_kernel(const __grid_constant__ Pr
 BITMTP_API int32_t bitmtp_cuda_stage(const bitmtp_stage_args *args, void *stream) {
   using namespace bitmtp::cuda;
   const bitmtp_stage_args &r = *args;
-  if (r.prefix_rows < 1 || r.prefix_rows > BITMTP_STAGE_TOKENS || r.output_count < 0 || r.output_count > BITMTP_STAGE_OUTPUTS ||
+  if (r.prefix_rows < 0 || r.prefix_rows > BITMTP_STAGE_TOKENS || r.output_count < 0 || r.output_count > BITMTP_STAGE_OUTPUTS ||
       r.top_k < 1 || r.M > kMostSlots || r.h < 1)
     return cudaErrorInvalidValue;
   StageArgs stage = {};
   stage.record = r;
-  std::memcpy(stage.prefix, r.prefix, static_cast<size_t>(r.prefix_rows) * sizeof(int32_t));
+  if (r.prefix_rows > 0) std::memcpy(stage.prefix, r.prefix, static_cast<size_t>(r.prefix_rows) * sizeof(int32_t));
   stage.rows = r.prefix_rows;
   for (int32_t o = 0; o < r.output_count; ++o) {
     if (r.output_rows[o] < 0) return cudaErrorInvalidValue;

@@ -19,22 +19,19 @@ from bitmtp_edge.engines import abi, cpu_library
 from bitmtp_edge.engines.cuda_device import CudaDevice
 from bitmtp_edge.engines.cuda_library import CudaLibrary
 from bitmtp_edge.engines.gpu_device import Block, HostBlock, Pieces
+from bitmtp_edge.engines.gpu_library import CapturedGraph
 from bitmtp_edge.engines.kv_buffer import aligned_bytes
 
 STREAM = 7
 
 
 class HostDevice(CudaDevice):
-    """captures, copies: how many there were. allocated: purpose of each block. held: bytes of them
-    all, freed or not."""
+    """allocated: purpose of each block. held: bytes of them all, freed or not."""
 
     def __init__(self) -> None:
         self.name = "host memory"
         self.capability = (9, 0)
         self.stream = STREAM
-        self.captures = 0
-        self.sent = 0
-        self.fetched = 0
         self.allocated: list[str] = []
         self.held = 0
         self._queue: list[Callable[[], None]] = []
@@ -74,12 +71,7 @@ class HostDevice(CudaDevice):
         return HostBlock(array, array)
 
     def send(self, source: HostBlock, to: Block) -> None:
-        self.sent += source.size
         self._copy(source.array, to.owner)
-
-    def fetch(self, source: Block, to: HostBlock) -> None:
-        self.fetched += to.size
-        self._copy(source.owner, to.array)
 
     def copy(self, source: Block, these: Pieces, to: Block, those: Pieces) -> None:
         assert these.count == those.count
@@ -88,9 +80,6 @@ class HostDevice(CudaDevice):
             self._copy(
                 source.owner[first : first + these.size], to.owner[second : second + those.size]
             )
-
-    def clear(self, block: Block) -> None:
-        self._copy(np.zeros(block.size, np.uint8), block.owner)
 
     def _copy(self, source: NDArray[np.uint8], to: NDArray[np.uint8]) -> None:
         assert self._ordered and source.size == to.size
@@ -110,15 +99,14 @@ class HostDevice(CudaDevice):
     def await_mark(self, mark: Any) -> None:
         self._run_to(mark[0])
 
-    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        self.captures += 1
+    def record(self, enqueue: Callable[[], None]) -> list[Callable[[], None]]:
         recorded: list[Callable[[], None]] = []
         self._recording = recorded
         try:
             enqueue()
         finally:
             self._recording = None
-        return lambda: self._queue.extend(recorded)
+        return recorded
 
     def timed(self, calls: Sequence[Callable[[], None]]) -> list[int]:
         for call in calls:
@@ -128,12 +116,18 @@ class HostDevice(CudaDevice):
 
 
 class HostLibrary(CudaLibrary):
-    """The CPU kernels, one plan a launch, and promotion and staging written out."""
+    """The CPU kernels, one plan a launch, and all else written out.
+
+    staged, captures: how many there were. sent, fetched: bytes.
+    """
 
     def __init__(self, device: HostDevice) -> None:
         self._device = device
         self._pool = cpu_library.Pool(1)
         self.staged = 0
+        self.captures = 0
+        self.sent = 0
+        self.fetched = 0
 
     def launch(self, op: int, record: ctypes.Structure, stream: int) -> None:
         assert stream == STREAM
@@ -156,6 +150,39 @@ class HostLibrary(CudaLibrary):
         assert stream == STREAM
         self.staged += 1
         self._device.enqueue(enqueued_stage(args))
+
+    def send(self, source: HostBlock, to: Block, stream: int) -> None:
+        assert stream == STREAM and source.size == to.size
+        self.sent += to.size
+        self._device.enqueue(partial(np.copyto, to.owner, source.array))
+
+    def fetch(self, source: Block, to: HostBlock, stream: int) -> None:
+        assert stream == STREAM and source.size == to.size
+        self.fetched += to.size
+        self._device.enqueue(partial(np.copyto, to.array, source.owner))
+
+    def capture(self, enqueue: Callable[[], None], stream: int) -> CapturedGraph:
+        assert stream == STREAM
+        self.captures += 1
+        return RecordedGraph(self._device, self._device.record(enqueue))
+
+
+class RecordedGraph(CapturedGraph):
+    def __init__(self, device: HostDevice, work: Sequence[Callable[[], None]]) -> None:
+        self._device = device
+        self._work = work
+
+    @property
+    def nodes(self) -> int:
+        return len(self._work)
+
+    def launch(self, stream: int) -> None:
+        assert stream == STREAM
+        for each in self._work:
+            self._device.enqueue(each)
+
+    def __del__(self) -> None:
+        pass
 
 
 def enqueued_stage(args: abi.StageArgs) -> Callable[[], None]:
@@ -180,6 +207,7 @@ def _stage(sizes: dict[str, int], prefix: list[int], outputs: int, rows: int) ->
     last = real - sizes["heads"]
     _ints(sizes["head_slots"], h)[:] = [last + min(i, sizes["heads"] - 1) for i in range(h)]
     _ints(sizes["history_length"], 1)[:] = history
+    _ints(sizes["kv4_length"], 1)[:] = 0
 
 
 def _ints(address: int, count: int) -> NDArray[np.int32]:

@@ -6,24 +6,33 @@ import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.loop import Decoder
-from bitmtp_edge.decode.policies import Hybrid, Policy, SpeculativeOnly
+from bitmtp_edge.decode.policies import AutoRegressive, Hybrid, Policy, SpeculativeOnly
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.window import causal_window
-from bitmtp_edge.engines.base import DraftedWindow, ReplayState, StagedStep
+from bitmtp_edge.engines.base import (
+    DraftedWindow,
+    ReplayState,
+    StagedStep,
+    StepOutput,
+    Window,
+)
 from bitmtp_edge.engines.cuda import CudaEngine
+from bitmtp_edge.engines.gpu_engine import _StagedStep
 
 from .cuda_steps import HISTORY, TOKENS, Open, bits, decode
 from .steps import play
 
 
-@pytest.mark.parametrize("prefix", [1, 3, 30])
+@pytest.mark.parametrize("prefix", [0, 1, 3, 30])
 @pytest.mark.parametrize("spare", [0, 3])
 @pytest.mark.parametrize("count", [0, 1, 6])
 def test_a_staged_step_is_the_plain_one(
     engine: CudaEngine, prefix: int, spare: int, count: int
 ) -> None:
     """Also where the last step read KV4, and where the staged state was never captured."""
+    if prefix + count == 0:
+        pytest.skip("no window")
     play(engine, TOKENS[:HISTORY])
     history = HISTORY - prefix if prefix < HISTORY else 0
     known = TOKENS[history : history + prefix]
@@ -37,7 +46,7 @@ def test_a_staged_step_is_the_plain_one(
         staged = engine.stage(state, DraftedWindow(known, history, drafts, count, heads))
         assert staged is not None
         following = drafts.token_ids[:count, 0].tolist()
-        got.append(staged.replay())
+        got.append(staged.start())
     tokens = TOKENS[: history + prefix]
     plain = causal_window(tokens, history, following, width, heads, heads)
     want = bits(engine.replay(state, plain))
@@ -56,7 +65,7 @@ def test_what_cannot_be_staged(engine: CudaEngine) -> None:
     state = ReplayState(3, 2, engine.segment, "verify")
     window = causal_window(TOKENS[:3], 0, [], 3, 2, 2)
     drafts = engine.start(state, window)
-    for count, heads, prefix in ((3, 1, 1), (2, 1, 2), (1, 3, 1), (-1, 1, 1), (1, 0, 1), (1, 1, 0)):
+    for count, heads, prefix in ((3, 1, 1), (2, 1, 2), (1, 3, 1), (-1, 1, 1), (1, 0, 1), (0, 1, 0)):
         with pytest.raises(ValueError, match=r"drafts|outputs"):
             engine.stage(state, DraftedWindow(TOKENS[:prefix], 0, drafts, count, heads))
     following = DraftedWindow(TOKENS[:1], 0, drafts, 1, 2)
@@ -64,7 +73,7 @@ def test_what_cannot_be_staged(engine: CudaEngine) -> None:
     assert staged is not None
     engine.replay(state, window)
     with pytest.raises(ValueError, match="another step has begun"):
-        staged.replay()
+        staged.start()
     with pytest.raises(ValueError, match="the last step"):
         engine.stage(state, following)
 
@@ -110,3 +119,70 @@ def test_sampling_is_not_staged(
         decoder.prefill(TOKENS[:5])
         assert sum(len(each.tokens) for each in decoder.iterations(30)) == 25
         assert staged == [0]
+
+
+def test_ar_runs_one_step_ahead(
+    bundle: Bundle, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens as without, in one step a token and never one behind the limit; also where
+    the KV buffer grows in between."""
+    prompt, ar = TOKENS[:490], AutoRegressive()
+
+    def reply(engine: CudaEngine) -> list[int]:
+        decoder = Decoder(engine, ReplayStates.of(bundle), ar)
+        decoder.prefill(prompt)
+        for _ in decoder.iterations(len(prompt) + 60):
+            pass
+        assert decoder.steps["verify"] == 60 + 4
+        return decoder.prefix.tokens[len(prompt) :]
+
+    with opened(bundle) as engine, monkeypatch.context() as plain:
+        plain.setattr(engine, "stage", lambda *arguments: None)
+        want = reply(engine)
+    with opened(bundle) as engine:
+        first = engine.segment
+        begun = counted_steps(engine, monkeypatch)
+        assert reply(engine) == want
+        assert engine.segment > first
+        assert begun == {"plain": 2, "staged": 58}  # the first, and the first of a new buffer
+        assert decode(engine, bundle, ar, 1) == decode(engine, bundle, ar, 2)[:1]
+
+
+def test_a_step_ahead_that_nobody_wants(bundle: Bundle, opened: Open) -> None:
+    """A reply that stops early, one that is cut, and one that goes on elsewhere."""
+    with opened(bundle) as engine:
+        decoder = Decoder(engine, ReplayStates.of(bundle), AutoRegressive())
+
+        def reply(prompt: list[int], count: int) -> list[int]:
+            decoder.prefill(prompt)
+            for _ in zip(range(count), decoder.iterations(len(prompt) + 40), strict=False):
+                pass
+            return decoder.prefix.tokens[len(prompt) :]
+
+        prompt, other = TOKENS[:12], TOKENS[40:61]
+        want, wanted = reply(prompt, 20), reply(other, 9)
+        assert reply(prompt, 7) == want[:7]
+        decoder.truncate(len(prompt) + 3)
+        for _ in decoder.iterations(len(prompt) + 20):
+            pass
+        assert decoder.prefix.tokens[len(prompt) :] == want
+        assert decoder.steps["verify"] > 20
+        assert reply(prompt, 5) == want[:5]
+        assert reply(other, 9) == wanted
+
+
+def counted_steps(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    begun = {"staged": 0, "plain": 0}
+    start, staged = engine.start, engine.start_staged
+
+    def count_start(state: ReplayState, window: Window) -> StepOutput:
+        begun["plain"] += 1
+        return start(state, window)
+
+    def count_staged(step: _StagedStep) -> StepOutput:
+        begun["staged"] += 1
+        return staged(step)
+
+    monkeypatch.setattr(engine, "start", count_start)
+    monkeypatch.setattr(engine, "start_staged", count_staged)
+    return begun

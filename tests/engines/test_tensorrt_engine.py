@@ -171,7 +171,7 @@ def test_nothing_runs_before_it_is_waited_for(built_ternary: Bundle, board: Boar
         staged = engine.stage(verify, DraftedWindow(TOKENS[:1], 0, output, 4, 5))
         assert staged is not None and board.plugins.staged == 1
         assert board.gpu.launches == 0
-        got = staged.replay()
+        got = staged.start()
         assert np.array_equal(got.token_ids, want.token_ids)
         assert np.array_equal(output.token_ids, expected.token_ids)
 

@@ -128,7 +128,7 @@ def test_a_staged_window(tensorrt: None, board_bundle: Bundle) -> None:
             output = engine.start(draft, window)
             staged = engine.stage(verify, DraftedWindow(TOKENS[:1], 0, output, 4, 5))
             assert staged is not None
-            got = staged.replay()
+            got = staged.start()
             ids = [TOKENS[0], *(int(token) for token in output.token_ids[:4, 0])]
             want = engine.replay(verify, causal_window(ids, 0, (), verify.width, 5, verify.outputs))
             assert np.array_equal(got.token_ids, want.token_ids)

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bitmtp_edge.engines import cpu_library
 
 from ..engines.host_device import enqueued_stage
@@ -55,6 +58,21 @@ class FakePlugins:
         self.staged += 1
         return 0
 
+    def bitmtp_cuda_send(self, host: int, device: int, size: int, stream: int) -> int:
+        if self.failing:
+            return self.failing
+        self._copy(self._gpu.bytes_at(device, size), _host_bytes(host, size), stream)
+        return 0
+
+    def bitmtp_cuda_fetch(self, device: int, host: int, size: int, stream: int) -> int:
+        if self.failing:
+            return self.failing
+        self._copy(_host_bytes(host, size), self._gpu.bytes_at(device, size), stream)
+        return 0
+
+    def _copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8], stream: int) -> None:
+        self._gpu.stream(stream).enqueue(partial(np.copyto, to, source))
+
     # ---- graphs -------------------------------------------------------------------------------
 
     def bitmtp_graph_begin(self, stream: int) -> int:
@@ -87,3 +105,7 @@ class FakePlugins:
         if graph.value is not None:
             assert self._gpu.idle, "a graph is not destroyed while it may run"
             del self.graphs[graph.value]
+
+
+def _host_bytes(address: int, size: int) -> NDArray[np.uint8]:
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)

@@ -52,7 +52,6 @@ class FakeDriver:
             "mem_get_info": self._mem_get_info,
             "pagelocked_zeros": self._pagelocked_zeros,
             "memcpy_htod_async": self._htod,
-            "memcpy_dtoh_async": self._dtoh,
             "memcpy_dtod_async": self._dtod,
             "memset_d8_async": self._memset,
         }.items():
@@ -107,9 +106,6 @@ class FakeDriver:
 
     def _htod(self, dest: int, src: NDArray[np.uint8], stream: _Stream) -> None:
         self._copy(self.gpu.bytes_at(dest, src.nbytes), src, stream)
-
-    def _dtoh(self, dest: NDArray[np.uint8], src: int, stream: _Stream) -> None:
-        self._copy(dest, self.gpu.bytes_at(src, dest.nbytes), stream)
 
     def _dtod(self, dest: int, src: int, size: int, stream: _Stream) -> None:
         self._copy(self.gpu.bytes_at(dest, size), self.gpu.bytes_at(src, size), stream)

@@ -1,5 +1,5 @@
-// Launches that depend on each other: one by one without programmatic launch against captured graphs with it, bit for bit; stage and
-// promote.
+// Launches that depend on each other: one by one without programmatic launch against captured graphs with it, bit for bit; stage,
+// promote, and the exchange with the host.
 #include <algorithm>
 
 #include "stack.cuh"
@@ -75,15 +75,15 @@ void stage_cases(Report &report) {
         if (m < used ? j <= m : j == m) want_mask[m * words + j / 32] = static_cast<int32_t>(static_cast<uint32_t>(want_mask[m * words + j / 32]) | 1u << (j % 32));
     }
     for (int32_t s = 0; s < h; ++s) want_slots[s] = used - heads + std::min(s, heads - 1);
-    const DeviceOutput<int32_t> ids(M), positions(M), mask(want_mask.size()), slots(h), length(1);
-    const bitmtp_stage_args args{prefix.data(), pointers.data(), rows.data(), ids.data(), positions.data(), mask.data(), slots.data(), length.data(),
+    const DeviceOutput<int32_t> ids(M), positions(M), mask(want_mask.size()), slots(h), length(1), kv4(1);
+    const bitmtp_stage_args args{prefix.data(), pointers.data(), rows.data(), ids.data(), positions.data(), mask.data(), slots.data(), length.data(), kv4.data(),
                                  history, prefix_rows, count, top_k, M, h, heads};
     require(bitmtp_cuda_stage(&args, nullptr), "stage");
     finish();
-    bool intact[5] = {};
+    bool intact[6] = {};
     const bool same = ids.read(intact[0]) == want_ids && positions.read(intact[1]) == want_positions && mask.read(intact[2]) == want_mask &&
-                      slots.read(intact[3]) == want_slots && length.read(intact[4])[0] == history;
-    report.count("stage", same && intact[0] && intact[1] && intact[2] && intact[3] && intact[4],
+                      slots.read(intact[3]) == want_slots && length.read(intact[4])[0] == history && kv4.read(intact[5])[0] == 0;
+    report.count("stage", same && std::all_of(intact, intact + 6, [](bool whole) { return whole; }),
                  "rows=" + std::to_string(used) + " M=" + std::to_string(M) + " outputs=" + std::to_string(count));
   }
 }
@@ -117,12 +117,55 @@ void promote_cases(Report &report) {
   }
 }
 
+// Page-locked memory, filled with 0xFF, and what lies behind it.
+struct HostArray {
+  explicit HostArray(size_t words) : size(words) {
+    require(cudaMallocHost(reinterpret_cast<void **>(&data), (words + kGuard) * sizeof(uint32_t)), "cudaMallocHost");
+    std::fill(data, data + words + kGuard, 0xFFFFFFFFu);
+  }
+  HostArray(const HostArray &) = delete;
+  HostArray &operator=(const HostArray &) = delete;
+  ~HostArray() { cudaFreeHost(data); }
+  bool whole() const {
+    return std::all_of(data + size, data + size + kGuard, [](uint32_t word) { return word == 0xFFFFFFFFu; });
+  }
+  static constexpr size_t kGuard = 64;
+  size_t size;
+  uint32_t *data = nullptr;
+};
+
+// There and back, by the kernel and by the copy engine, and again: the host's new content has to be seen.
+void exchange_cases(Report &report) {
+  Random random = report.random("exchange");
+  for (size_t words : {size_t{1}, size_t{3}, size_t{255}, size_t{256}, size_t{257}, size_t{1024}, size_t{16384}, size_t{16385}, size_t{300001}}) {
+    HostArray there(words), back(words);
+    const DeviceOutput<uint32_t> device(words);
+    const Graph graph(true, [&](cudaStream_t stream) {
+      require(bitmtp_cuda_send(there.data, device.data(), static_cast<int64_t>(words) * 4, stream), "send");
+      require(bitmtp_cuda_fetch(device.data(), back.data, static_cast<int64_t>(words) * 4, stream), "fetch");
+    });
+    for (int32_t turn = 0; turn < 3; ++turn) {
+      for (size_t i = 0; i < words; ++i) there.data[i] = static_cast<uint32_t>(random.bits());
+      graph.replay();
+      graph.wait();
+      bool intact = false;
+      const std::vector<uint32_t> got = device.read(intact);
+      const bool same = std::equal(got.begin(), got.end(), there.data) && std::equal(got.begin(), got.end(), back.data);
+      report.count("exchange", same && intact && there.whole() && back.whole(), std::to_string(words) + " words, turn " + std::to_string(turn));
+    }
+  }
+  HostArray host(4);
+  const DeviceArray<uint32_t> device(4);
+  report.count("exchange", bitmtp_cuda_send(host.data, device.data(), 6, nullptr) == cudaErrorInvalidValue, "six bytes are taken");
+}
+
 }  // namespace
 
 void chain_cases(Report &report) {
   step_cases(report);
   stage_cases(report);
   promote_cases(report);
+  exchange_cases(report);
 }
 
 }  // namespace sweep

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define BITMTP_ABI_VERSION 1
+#define BITMTP_ABI_VERSION 2
 
 enum bitmtp_weight_kind {
   BITMTP_FP16 = 0,    /* table fp16[rows, width]; no scales */
@@ -222,8 +222,9 @@ typedef struct bitmtp_stage_args {
   int32_t *mask;                 /* [M, ceil(M/32)]: causal; a spare slot sees itself alone */
   int32_t *head_slots;           /* [h]: the last `heads` rows, then the last one again */
   int32_t *history_length;       /* [1] */
+  int32_t *kv4_length;           /* [1]: 0, since a verify step reads KV8 */
   int32_t history;               /* rows of history */
-  int32_t prefix_rows;           /* 1 .. BITMTP_STAGE_TOKENS */
+  int32_t prefix_rows;           /* 0 .. BITMTP_STAGE_TOKENS */
   int32_t output_count;          /* 0 .. BITMTP_STAGE_OUTPUTS */
   int32_t top_k;
   int32_t M;
@@ -232,6 +233,27 @@ typedef struct bitmtp_stage_args {
 } bitmtp_stage_args;
 
 int32_t bitmtp_cuda_stage(const bitmtp_stage_args *args, void *stream);
+
+/* Copies `bytes`, a multiple of 4, between page-locked memory of the host and the device's, both at multiples of 16. A few kilobytes go by
+ * a kernel, which a step's other kernels wait for less than for a copy engine. */
+int32_t bitmtp_cuda_send(const void *host, void *device, int64_t bytes, void *stream);
+int32_t bitmtp_cuda_fetch(const void *device, void *host, int64_t bytes, void *stream);
+
+/* ---- CUDA graphs ---------------------------------------------------------------------------------------------------------- */
+
+/* What is enqueued on `stream` (a cudaStream_t, not the default one) between begin and end, by this thread, does not run: it becomes a
+ * graph. Everything else that this process does with the GPU meanwhile goes on. Each returns 0 or a cudaError_t. */
+typedef struct bitmtp_graph bitmtp_graph;
+
+int32_t bitmtp_graph_begin(void *stream);
+/* Also ends a capture that failed; *graph is NULL then. A NULL `graph` drops what was captured. */
+int32_t bitmtp_graph_end(void *stream, bitmtp_graph **graph);
+/* Enqueues the graph. Any number of times; its memory must be there. */
+int32_t bitmtp_graph_launch(const bitmtp_graph *graph, void *stream);
+/* Nodes of the graph: kernels, copies and fills. */
+int64_t bitmtp_graph_nodes(const bitmtp_graph *graph);
+/* Not while it runs. NULL does nothing. */
+void bitmtp_graph_destroy(bitmtp_graph *graph);
 
 #ifdef __cplusplus
 }

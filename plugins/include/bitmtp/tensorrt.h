@@ -22,22 +22,6 @@ int32_t bitmtp_tensorrt_headers(void);
 /* The GPUs that it has kernels for, as CMake writes them, separated by commas: "87-real". */
 const char *bitmtp_tensorrt_architectures(void);
 
-/* ---- CUDA graphs ---------------------------------------------------------------------------------------------------------- */
-
-/* What is enqueued on `stream` (a cudaStream_t, not the default one) between begin and end, by this thread, does not run: it becomes a
- * graph. Everything else that this process does with the GPU meanwhile goes on. Each returns 0 or a cudaError_t. */
-typedef struct bitmtp_graph bitmtp_graph;
-
-int32_t bitmtp_graph_begin(void *stream);
-/* Also ends a capture that failed; *graph is NULL then. A NULL `graph` drops what was captured. */
-int32_t bitmtp_graph_end(void *stream, bitmtp_graph **graph);
-/* Enqueues the graph. Any number of times; its memory must be there. */
-int32_t bitmtp_graph_launch(const bitmtp_graph *graph, void *stream);
-/* Nodes of the graph: kernels, copies and fills. */
-int64_t bitmtp_graph_nodes(const bitmtp_graph *graph);
-/* Not while it runs. NULL does nothing. */
-void bitmtp_graph_destroy(bitmtp_graph *graph);
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,10 +1,10 @@
-// Capture of a stream's work in CUDA graphs, for callers whose CUDA package has none.
+// Capture of a stream's work in CUDA graphs.
 #include <cuda_runtime_api.h>
 
 #include <new>
 
-#include "bitmtp/tensorrt.h"
-#include "cuda/export.h"
+#include "bitmtp/abi.h"
+#include "export.h"
 
 struct bitmtp_graph {
   cudaGraphExec_t executable;
