@@ -181,6 +181,10 @@ class Adaptive(PolicyAround):
         self._began = self._clock()
         return min(choice.block, most)
 
+    @property
+    def plain_next(self) -> bool:
+        return self._now == AR and self._since < self._due
+
     def draft(self, decoder: Decoder, count: int) -> Drafts:
         decoder.states = self._states[self._now.block]
         return self.policy.draft(decoder, count)

@@ -13,8 +13,8 @@ One iteration, :func:`iterate`:
              history[verified:] = rows of tokens and of a drafts
              tokens += d[:a] + [the verifier's next token];   verified = drafted = n + a
 
-With no drafts that is an autoregressive step. Where a policy never makes any, the next step begins
-before its token is read: in vain only where the reply ends with that token.
+With no drafts that is an autoregressive step. Where another is sure to follow it, that one begins
+before its token is read: in vain only where the reply ends there.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def iterate(decoder: Decoder, limit: int) -> Iteration:
     accepted = policy.unverified(confident) if count else 0
     verified = accepted == 0 or not decoder.can_postpone(accepted)
     if verified:
-        ahead = policy.max_drafts == 0 and n + 1 < limit
+        ahead = not count and policy.plain_next and n + 1 < limit
         accepted, following = verify(decoder, drafts, ahead)
         committed = [*drafts.tokens[:accepted], following]
         decoder.prefix.commit(committed)

@@ -68,6 +68,11 @@ class Policy(ABC):
     def draft(self, decoder: Decoder, count: int) -> Drafts:
         """``count``, 1 .. ``max_drafts``, tokens that may follow ``decoder.prefix.tokens``."""
 
+    @property
+    def plain_next(self) -> bool:
+        """Whether the next iteration is sure to be an AR step, whatever comes of this one."""
+        return self.max_drafts == 0
+
     def confident(self, drafts: Drafts) -> int | None:
         """h, the length of the confidence prefix; None for a policy without one. Asked once an
         iteration."""

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitmtp_edge.decode.replay_states import ReplayStates
-from bitmtp_edge.engines.base import Engine, ReplayState, Role, StepOutput, Window
+from bitmtp_edge.decode.window import causal_window
+from bitmtp_edge.engines.base import (
+    DraftedWindow,
+    Engine,
+    ReplayState,
+    Role,
+    StagedStep,
+    StepOutput,
+    Window,
+)
 
 VERIFY, DRAFT, MASK = 1, 2, 3
 
@@ -231,6 +240,34 @@ class HashEngine(FakeEngine):
             for row in rows
         ]
         return step_output([token for token, _ in drafts], [p for _, p in drafts])
+
+
+class StagingEngine(HashEngine):
+    """Makes windows of outputs that nobody has read. staged: how many of these were run."""
+
+    staged = 0
+
+    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep:
+        return _Staged(self, state, window)
+
+
+class _Staged(StagedStep):
+    def __init__(self, engine: StagingEngine, state: ReplayState, window: DraftedWindow) -> None:
+        self._engine = engine
+        self._state = state
+        self._window = window
+        self._after = len(engine.replayed)
+
+    def start(self) -> StepOutput:
+        engine, state, given = self._engine, self._state, self._window
+        assert len(engine.replayed) == self._after, "another step has begun since"
+        drafts = given.drafts.token_ids[: given.count, 0].tolist()
+        tokens = [0] * given.history_length + [*given.prefix, *drafts]
+        window = causal_window(
+            tokens, given.history_length, (), state.width, given.heads, state.outputs
+        )
+        engine.staged += 1
+        return engine.replay(state, window)
 
 
 class ScriptedEngine(FakeEngine):

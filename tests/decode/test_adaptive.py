@@ -38,7 +38,7 @@ from bitmtp_edge.decode.prices import (
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.errors import UserError
 
-from .fake_engines import HashEngine
+from .fake_engines import HashEngine, StagingEngine
 from .test_block_policies import final_states
 from .trace_engine import (
     TAU,
@@ -151,6 +151,21 @@ def test_near_the_best_fixed_choice_on_recorded_traces(
     losses = {(name, costs): loss(policy, name, costs) for name in RECORDED for costs in COSTS}
     assert sum(losses.values()) / len(losses) <= mean, losses
     assert max(losses.values()) <= most, losses
+
+
+def test_ar_spells_run_ahead() -> None:
+    """Where AR steps are chosen, all begin before their token is read but those behind a search."""
+    dear = cost_table(STATES, lambda width: float(width))
+    states = STATES
+    engine = StagingEngine(states, 4096)
+    adaptive = auto(SpeculativeOnly(BLOCK), dear)
+    decoder = Decoder(engine, states, adaptive)
+    decoder.prefill([1, 2, 3])
+    assert [token for it in decoder.iterations(803) for token in it.tokens] == engine.reply(
+        [1, 2, 3], 800
+    )
+    assert set(adaptive.chosen) == {AR}
+    assert 700 < engine.staged < 800
 
 
 def misjudged(table: CostTable, dear: int) -> CostTable:

@@ -11,7 +11,7 @@ from bitmtp_edge.decode.loop import Decoder
 from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
 from bitmtp_edge.decode.replay_states import ReplayStates
 
-from .fake_engines import HashEngine
+from .fake_engines import HashEngine, StagingEngine
 
 SEGMENTS = (8, 16, 32, 64)
 
@@ -45,9 +45,15 @@ def interrupt_at(draw: random.Random, engine: HashEngine) -> Callable[[], None]:
     return tick
 
 
-def play(seed: int, policy: Policy, states: ReplayStates, draw: random.Random) -> None:
+def play(
+    seed: int,
+    policy: Policy,
+    states: ReplayStates,
+    draw: random.Random,
+    kind: type[HashEngine] = HashEngine,
+) -> HashEngine:
     """A few turns on one decoder, each compared with the model's own reply."""
-    engine = HashEngine(states, noise=draw.choice((0, 2, 4, 16)))
+    engine = kind(states, noise=draw.choice((0, 2, 4, 16)))
     decoder = Decoder(engine, states, policy, check=seed % 50 == 0)
     for _ in range(draw.randint(1, 3)):
         prompt = random_prompt(draw, decoder, engine.vocab)
@@ -82,6 +88,7 @@ def play(seed: int, policy: Policy, states: ReplayStates, draw: random.Random) -
             engine.before_write = lambda: None
             rest = [token for it in decoder.iterations(limit) for token in it.tokens]
             assert got + rest == expected
+    return engine
 
 
 @pytest.mark.parametrize("gamma", range(1, 9))
@@ -97,6 +104,32 @@ def test_autoregressive_equals_the_model() -> None:
     for seed in range(300):
         draw = random.Random(seed)
         play(seed, AutoRegressive(), random_states(draw, 4), draw)
+
+
+def test_steps_that_begin_before_their_token_is_read() -> None:
+    """Stops, cuts, interrupts and growth, as ever; and all but a few steps of a reply are begun
+    so."""
+    ahead = replayed = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+        engine = play(seed, AutoRegressive(), random_states(draw, 4), draw, StagingEngine)
+        assert isinstance(engine, StagingEngine)
+        ahead += engine.staged
+        replayed += len(engine.replayed)
+    assert ahead > 0.6 * replayed  # the rest is prefill and firsts
+
+
+def test_nothing_runs_ahead_of_the_limit() -> None:
+    states = ReplayStates((8, 16, 64), (1,), (1, 5), 8, 64)
+    engine = StagingEngine(states)
+    decoder = Decoder(engine, states, AutoRegressive())
+    decoder.prefill([1, 2, 3])
+    engine.replayed.clear()
+    assert [it.tokens for it in decoder.iterations(23)] == [
+        [token] for token in engine.reply([1, 2, 3], 20)
+    ]
+    assert len(engine.replayed) == 20
+    assert engine.staged == 17  # the first, and the firsts of two new buffers
 
 
 def test_policies_take_turns_on_one_sequence() -> None:
