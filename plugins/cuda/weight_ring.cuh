@@ -57,7 +57,7 @@ class WeightRing {
 #pragma unroll
       for (int i = 0; i < S::kRing; ++i) {
         asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(full_ + i)), "n"(kFillers) : "memory");
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(empty_ + i)), "n"(kFoldLanes) : "memory");
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(empty_ + i)), "n"(32 * kFoldLanes) : "memory");
       }
 #if __CUDA_ARCH__ >= 900
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -87,13 +87,11 @@ class WeightRing {
   __device__ __forceinline__ const uint32_t *scales(int tile, int unit) const {
     return stages_[slot_].scales + (tile * ((steps_ + S::kShift) >> S::kShift) + unit) * 4;
   }
-  // The end of the stage, which the warp has read.
+  // The end of the stage, which the warp has read. Every thread arrives for itself: racecheck does not see that one lane behind
+  // __syncwarp() speaks for all.
   __device__ __forceinline__ void leave() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      uint64_t state;
-      asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(shared_address(empty_ + slot_)) : "memory");
-    }
+    uint64_t state;
+    asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(shared_address(empty_ + slot_)) : "memory");
     next();
   }
 
