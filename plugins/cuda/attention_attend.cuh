@@ -1,5 +1,5 @@
-// First kernel of NestedKVAttention: a thread block for each KV head, unit of positions and tile of query vectors, a warp for each slice
-// of the unit. A warp goes through its steps alone: keys and values come to its registers, scores, weights and sums stay there.
+// First kernel of NestedKVAttention: a thread block for each KV head, unit of positions and one or two tiles of query vectors, a warp for
+// each slice of the unit. A warp goes through its steps alone: keys and values come to its registers, scores, weights and sums stay there.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,24 @@ namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-template <int D, bool kNested>
-__global__ void __launch_bounds__(kThreads, 3) attend_kernel(const __grid_constant__ AttentionCall call) {
-  using Memory = AttendMemory<D, kNested>;
+constexpr int32_t kBlocksOfProcessor = 3;  // with one tile of query vectors
+
+// kOwn: of a narrow window, of which blocks prepare what they need; else that has been done.
+template <int D, bool kNested, bool kOwn, int kTiles>
+__global__ void __launch_bounds__(kThreads, kTiles == 1 ? kBlocksOfProcessor : 2) attend_kernel(const __grid_constant__ AttentionCall call) {
+  using Memory = AttendMemory<D, kNested, kTiles>;
+  constexpr int32_t kVectors = Memory::kVectors;
   extern __shared__ __align__(128) uint8_t shared[];
   const bitmtp_nested_kv_attention_args &a = call.args;
   const AttentionLayout &l = call.layout;
   const int32_t slice = threadIdx.x / 32, lane = threadIdx.x % 32, thread = lane % 4;
   const int32_t group = blockIdx.x, kv = blockIdx.y;
-  const int32_t first = group * kTile, vectors = within(call.rows * l.ratio - first, 0, kTile);
+  const int32_t first = group * kVectors, vectors = within(call.rows * l.ratio - first, 0, kVectors);
   release_next();
 
-  Preparation<D, kNested> preparation(call, shared, kv, first, vectors, lane);
-  const int32_t lane_row = call.first_row + call.row_of(first + min(lane % kTile, vectors - 1));
+  const int32_t lane_row = call.first_row + call.row_of(first + min(lane % kVectors, vectors - 1));
   const uint32_t lane_mask = mask_word(a, lane_row, 0);
+  Preparation<D, kNested> preparation(call, shared, kv, first, vectors, lane);
 
   // The highest units, which are the widest, come first; blocks past the last unit in use have nothing to do. The grid as a whole still
   // ends after its predecessor, since unit 0 is always in use.
@@ -42,43 +46,75 @@ __global__ void __launch_bounds__(kThreads, 3) attend_kernel(const __grid_consta
   const int32_t coarse = kNested && a.kv4_length ? a.kv4_length[0] : 0;
   const int32_t history = history_of(a), kv4 = within(coarse, 0, history), end = history + a.M;
   if (start >= end) return;
-  const bool windowed = unit_end > history;
-  Feeder<D, kNested> feeder(a, shared + Memory::kOwn, start + slice * kStep, history, kv4, kv, lane);
+  Feeder<D, kNested, kOwn> feeder(a, shared + Memory::kOwn, start + slice * kStep, history, kv4, kv, lane);
   const int32_t steps = within((end - feeder.first + kRound - 1) / kRound, 0, unit_steps(unit));
 
   // History is on its way before anything else.
-  Slice<D, kNested> part(feeder, shared_address(shared), lane);
+  Slice<D, kNested, kOwn, kTiles> part(feeder, shared_address(shared), lane);
   feeder.fetch_keys(part.keys, 0);
   feeder.fetch_scales(part.scales, 0);
   feeder.fetch_values(part.values, 0);
-  if (windowed && a.M <= kOwnRows) preparation.window_heads = 2 * a.M;
-  auto head = preparation.head_of(slice);
-  HeadInputs inputs = preparation.inputs(head);
-  const Sight sight = sight_of(a, lane_row, lane_mask);
+  const auto look = [&] {
+    const Sight sight = sight_of(a, lane_row, lane_mask);
+    bool trees = false;
 #pragma unroll
-  for (int32_t v = 0; v < 2; ++v) {
-    const int32_t vector = 2 * thread + v;
-    const bool real = vector < vectors;
-    const int32_t seen = __shfl_sync(kAllLanes, sight.count, vector);
-    const int32_t row = __shfl_sync(kAllLanes, sight.prefix ? kEveryRow : lane_row, vector);
-    part.limit[v] = {real ? row : kEveryRow, real ? history + seen : 0};
-  }
-  part.trees = __any_sync(kAllLanes, part.limit[0].row != kEveryRow || part.limit[1].row != kEveryRow);
-  wait_for_previous();
-  HeadParts raw = preparation.raw(head);
+    for (int32_t t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int32_t v = 0; v < 2; ++v) {
+        const int32_t vector = kTile * t + 2 * thread + v;
+        const bool real = vector < vectors;
+        const int32_t seen = __shfl_sync(kAllLanes, sight.count, vector);
+        const int32_t row = __shfl_sync(kAllLanes, sight.prefix ? kEveryRow : lane_row, vector);
+        part.limit[t][v] = {real ? row : kEveryRow, real ? history + seen : 0};
+        trees = trees || part.limit[t][v].row != kEveryRow;
+      }
+    }
+    part.trees = __any_sync(kAllLanes, trees);
+  };
+  if constexpr (kOwn) {
+    if (unit_end > history) preparation.window_heads = 2 * a.M;
+    auto head = preparation.head_of(slice);
+    HeadInputs inputs = preparation.inputs(head);
+    wait_for_previous();
+    HeadParts raw = preparation.raw(head);
+    look();
 #pragma unroll 1
-  for (int32_t task = slice; task < preparation.tasks();) {
-    preparation.run(head, inputs, raw);
-    task += kSlices;
-    if (task >= preparation.tasks()) break;
-    head = preparation.head_of(task);
-    raw = preparation.raw(head);
-    inputs = preparation.inputs(head);
-  }
-  __syncthreads();
-
+    for (int32_t task = slice; task < preparation.tasks();) {
+      preparation.run(head, inputs, raw);
+      task += kSlices;
+      if (task >= preparation.tasks()) break;
+      head = preparation.head_of(task);
+      raw = preparation.raw(head);
+      inputs = preparation.inputs(head);
+    }
+    __syncthreads();
+  } else {
+    wait_for_previous();
+    const int32_t tile = call.first_row * l.ratio / kTile + group * kTiles;
 #pragma unroll
-  for (int32_t v = 0; v < 2; ++v) part.query[v] = reinterpret_cast<const QueryScale *>(shared + Memory::kScales)[2 * thread + v];
+    for (int32_t t = 0; t < kTiles; ++t) {
+      const int32_t its = kv * l.tiles + min(tile + t, l.tiles - 1);
+      const uint8_t *from = call.in_workspace<const uint8_t>(l.queries) + int64_t{its} * kFragments<D>;
+#pragma unroll
+      for (int32_t at = 0; at < kFragments<D>; at += 16 * kThreads) {
+        copy_async(shared + t * kFragments<D> + at + 16 * threadIdx.x, from + at + 16 * threadIdx.x);
+      }
+#pragma unroll
+      for (int32_t v = 0; v < 2; ++v) part.query[t][v] = call.in_workspace<const QueryScale>(l.query_scales)[its * kTile + 2 * thread + v];
+    }
+    look();
+  }
+
+  // Window rows in device memory are on their way together with queries.
+  if (steps > 0 && feeder.mixed(0)) part.mend(0);
+  if constexpr (kOwn) {
+#pragma unroll
+    for (int32_t v = 0; v < 2; ++v) part.query[0][v] = reinterpret_cast<const QueryScale *>(shared + Memory::kScales)[2 * thread + v];
+  } else {
+    wait_async();
+    __syncthreads();
+  }
+
   int32_t step = 0;
   if constexpr (kNested) {
 #pragma unroll 1
@@ -86,52 +122,60 @@ __global__ void __launch_bounds__(kThreads, 3) attend_kernel(const __grid_consta
   }
 #pragma unroll 1
   for (; step < steps; ++step) {
-    if (feeder.windowed(step) || (kNested && feeder.position(step) < kv4)) {
+    if (step > 0 && feeder.mixed(step)) part.mend(step);
+    if (part.trees && feeder.windowed(step)) {
       part.template take<kNested, true>(step, step + 1 < steps);
     } else {
       part.template take<kNested, false>(step, step + 1 < steps);
     }
   }
-  if (group == 0 && history >= start && call.first_row == 0) preparation.store_window();
+  if constexpr (kOwn) {
+    if (group == 0 && history >= start && call.first_row == 0) preparation.store_window();
+  }
 
   // ---- the unit's sums ----
   float2 *tops = reinterpret_cast<float2 *>(shared + Memory::kTops);
-#pragma unroll
-  for (int32_t v = 0; v < 2; ++v) {
-    const float total = lanes_sum<4, 32>(part.total[v]);
-    if (lane < 4) tops[slice * kTile + 2 * thread + v] = {part.reference[v], total};
-  }
-  float *slices = reinterpret_cast<float *>(shared + Memory::kSums);
+  float4 *slices = reinterpret_cast<float4 *>(shared);
   constexpr int32_t kAtOnce = Memory::kAtOnce;
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int32_t v = 0; v < 2; ++v) {
+      const float total = lanes_sum<4, 32>(part.total[t][v]);
+      if (lane < 4) tops[slice * kVectors + kTile * t + 2 * thread + v] = {part.reference[t][v], total};
+    }
+  }
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
 #pragma unroll 1
-  for (int32_t from = 0; from < vectors; from += kAtOnce) {
-    if (from > 0) __syncthreads();
-    if (thread / (kAtOnce / 2) == from / kAtOnce) {
+    for (int32_t from = kTile * t; from < kTile * (t + 1) && from < vectors; from += kAtOnce) {
+      __syncthreads();  // what was there has been read
+      if (thread / (kAtOnce / 2) == from % kTile / kAtOnce) {
 #pragma unroll
-      for (int32_t v = 0; v < 2; ++v) {
-        float x[D / 8];
+        for (int32_t v = 0; v < 2; ++v) {
+          float x[D / 8];
 #pragma unroll
-        for (int32_t i = 0; i < D / 8; ++i) x[column_of<kNested>(i / 2, i % 2)] = part.sums.tile[i / 2][i % 2 * 2 + v];
-        float *to = slices + (slice * kAtOnce + 2 * thread % kAtOnce + v) * Memory::kPadded + D / 8 * (lane / 4);
+          for (int32_t i = 0; i < D / 8; ++i) x[column_of<kNested>(i / 2, i % 2)] = part.sums[t].tile[i / 2][i % 2 * 2 + v];
 #pragma unroll
-        for (int32_t i = 0; i < D / 8; i += 4) *reinterpret_cast<float4 *>(to + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+          for (int32_t i = 0; i < D / 32; ++i) {
+            slices[Memory::sum_at(slice, 2 * thread % kAtOnce + v, D / 32 * (lane / 4) + i)] = {x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]};
+          }
+        }
       }
-    }
-    __syncthreads();
-    const int32_t at = threadIdx.x / (D / 4), vector = from + at, column = 4 * (threadIdx.x % (D / 4));
-    if (at >= kAtOnce || vector >= vectors) continue;
-    float2 slice_tops[kSlices];
-    float4 parts[kSlices];
+      __syncthreads();
+      const int32_t at = threadIdx.x / (D / 4), quad = threadIdx.x % (D / 4), vector = from + at;
+      if (at >= kAtOnce || vector >= vectors) continue;
+      float2 slice_tops[kSlices];
+      float4 parts[kSlices];
 #pragma unroll
-    for (int32_t s = 0; s < kSlices; ++s) {
-      slice_tops[s] = tops[s * kTile + vector], parts[s] = load4(slices + (s * kAtOnce + at) * Memory::kPadded + column);
+      for (int32_t s = 0; s < kSlices; ++s) slice_tops[s] = tops[s * kVectors + vector], parts[s] = slices[Memory::sum_at(s, at, quad)];
+      Folded all;
+      all.add_up(slice_tops, parts);
+      const int32_t row = call.row_of(first + vector);
+      const int64_t to = (int64_t{unit} * call.rows + row) * a.H + kv * l.ratio + first + vector - row * l.ratio;
+      call.in_workspace<float4>(l.units_at)[to * (D / 4) + quad] = all.sum;
+      if (quad == 0) call.in_workspace<float2>(l.unit_tops)[to] = all.top;
     }
-    Folded all;
-    all.add_up(slice_tops, parts);
-    const int32_t row = call.row_of(first + vector);
-    const int64_t to = (int64_t{unit} * call.rows + row) * a.H + kv * l.ratio + first + vector - row * l.ratio;
-    call.in_workspace<float4>(l.units_at)[(to * D + column) / 4] = all.sum;
-    if (column == 0) call.in_workspace<float2>(l.unit_tops)[to] = all.top;
   }
 }
 

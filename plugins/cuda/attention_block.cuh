@@ -16,13 +16,18 @@ namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-// Dots of a step's keys, zero points on: element 2*k + v is that of key lane/4 + 8*k with query vector 2*(lane%4) + v, added to
-// start[v]. Fragments of the queries start at shared address `queries`.
-template <int D, bool kNested, bool kFine>
-__device__ __forceinline__ void dot_keys(const Keys<D, kNested> &keys, uint32_t queries, int32_t lane, const float (&start)[2],
-                                         float (&dots)[4]) {
+// Dots of a step's keys with the vectors of each tile, zero points on: element 2*k + v is that of key lane/4 + 8*k with query vector
+// 2*(lane%4) + v of the tile, added to start[tile][v]. Fragments of the queries start at shared address `queries`.
+template <int D, bool kNested, bool kFine, int kTiles>
+__device__ __forceinline__ void dot_keys(const Keys<D, kNested> &keys, uint32_t queries, int32_t lane, const float (&start)[kTiles][2],
+                                         float (&dots)[kTiles][4]) {
   // Even and odd steps of the sum, high and low parts of the query: four sums, so that none waits long for the one before.
-  float even_high[4] = {start[0], start[1], start[0], start[1]}, even_low[4] = {}, odd_high[4] = {}, odd_low[4] = {};
+  float even_high[kTiles][4], even_low[kTiles][4] = {}, odd_high[kTiles][4] = {}, odd_low[kTiles][4] = {};
+#pragma unroll
+  for (int32_t t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) even_high[t][i] = start[t][i % 2];
+  }
 #pragma unroll
   for (int32_t w = 0; w < D / 32; ++w) {
     uint32_t even[4], odd[4];
@@ -42,16 +47,22 @@ __device__ __forceinline__ void dot_keys(const Keys<D, kNested> &keys, uint32_t 
         odd[k] = low & 0x00F000F0u, odd[k + 2] = high & 0x00F000F0u;
       }
     }
-    const uint32_t at = queries + (2 * w * 32 + lane) * 16;
-    const uint4 q = load_shared16(at), r = load_shared16(at + 32 * 16);
-    mma(even_high, even, q.x, q.y);
-    mma(odd_high, odd, r.x, r.y);
-    mma(even_low, even, q.z, q.w);
-    mma(odd_low, odd, r.z, r.w);
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) {
+      const uint32_t at = queries + t * kFragments<D> + (2 * w * 32 + lane) * 16;
+      const uint4 q = load_shared16(at), r = load_shared16(at + 32 * 16);
+      mma(even_high[t], even, q.x, q.y);
+      mma(odd_high[t], odd, r.x, r.y);
+      mma(even_low[t], even, q.z, q.w);
+      mma(odd_low[t], odd, r.z, r.w);
+    }
   }
   constexpr float kOdd = kNested && !kFine ? 0.0625f : 1.0f;  // nibbles of odd steps stand four bits higher
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) dots[i] = fma_(add(odd_high[i], odd_low[i]), kOdd, add(even_high[i], even_low[i]));
+  for (int32_t t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) dots[t][i] = fma_(add(odd_high[t][i], odd_low[t][i]), kOdd, add(even_high[t][i], even_low[t][i]));
+  }
 }
 
 // Sums of values: elements 2*r + v of tile i are column column_of(i, r) of the lane/4-th eighth, for query vector 2*(lane%4) + v.
@@ -76,12 +87,14 @@ __device__ __forceinline__ WeightParts weight_parts(const float (&weights)[4]) {
   return parts;
 }
 
-// Adds the step's values, weighted.
-template <int D, bool kNested, bool kFine>
-__device__ __forceinline__ void add_values(const Values<D, kNested> &values, const WeightParts &weights, Sums<D> &sums) {
-  const auto feed = [&](int32_t tile, const uint32_t (&x)[4]) {
-    mma(sums.tile[tile], x, weights.high[0], weights.high[1]);
-    mma(sums.tile[tile], x, weights.low[0], weights.low[1]);
+// Adds the step's values, weighted, to the sums of each tile of query vectors.
+template <int D, bool kNested, bool kFine, int kTiles>
+__device__ __forceinline__ void add_values(const Values<D, kNested> &values, const WeightParts (&weights)[kTiles], Sums<D> (&sums)[kTiles]) {
+  const auto feed = [&](int32_t columns, const uint32_t (&x)[4]) {
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) mma(sums[t].tile[columns], x, weights[t].high[0], weights[t].high[1]);
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) mma(sums[t].tile[columns], x, weights[t].low[0], weights[t].low[1]);
   };
 #pragma unroll
   for (int32_t w = 0; w < Values<D, kNested>::kWords; ++w) {

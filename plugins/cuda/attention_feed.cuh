@@ -61,7 +61,8 @@ __device__ __forceinline__ void load_words(uint32_t *x, const void *from) {
   }
 }
 
-template <int D, bool kNested>
+// kOwn: the window is narrow, its rows are in shared memory.
+template <int D, bool kNested, bool kOwn>
 struct Feeder {
   using S = Stored<D, kNested>;
   using KeyShare = Keys<D, kNested>;
@@ -94,6 +95,8 @@ struct Feeder {
   __device__ __forceinline__ int32_t position(int32_t step) const { return first + step * kRound; }
   __device__ __forceinline__ bool fine(int32_t step) const { return kNested && position(step) + kStep > kv4; }
   __device__ __forceinline__ bool windowed(int32_t step) const { return position(step) + kStep > history; }
+  // Whether a step is to be mended: it has rows of the window, or is fine and has history that is to be read coarsely.
+  __device__ __forceinline__ bool mixed(int32_t step) const { return windowed(step) || (fine(step) && position(step) < kv4); }
 
   // A lane's share of a key or value in one plane, from its first word on.
   __device__ __forceinline__ static void read_key(uint32_t *x, const uint32_t *words) {
@@ -159,8 +162,8 @@ struct Feeder {
   // ---- what differs from that: rows of the window, rows of history that are read coarsely within a fine step ---------------
 
   __device__ __forceinline__ WindowRows window() const {
-    constexpr int64_t kOwn = S::kOwnRow;
-    if (a.M <= kOwnRows) return {own, own + 2 * S::kRow, reinterpret_cast<const uint16_t *>(own + a.M * kOwn), kOwn, S::kRow, 2, 1};
+    constexpr int64_t kStride = S::kOwnRow;
+    if (kOwn) return {own, own + 2 * S::kRow, reinterpret_cast<const uint16_t *>(own + a.M * kStride), kStride, S::kRow, 2, 1};
     const int64_t head = int64_t{kv} * S::kRow;
     return {static_cast<const uint8_t *>(a.new_rows) + head, reinterpret_cast<const uint8_t *>(a.new_refinement) + head,
             a.new_scale + kv, int64_t{2} * a.Hkv * S::kRow, int64_t{a.Hkv} * S::kRow, 2 * a.Hkv, a.Hkv};
@@ -185,47 +188,60 @@ struct Feeder {
   __device__ __forceinline__ const uint32_t *value_share(const uint8_t *head) const {
     return reinterpret_cast<const uint32_t *>(head) + value_word();
   }
-  // Of a step that is fetched, to be read as row `row` does, or all rows but those of a tree.
+  // Of a step that is fetched, to be read as row `row` does, or all rows but those of a tree. Rows of history are read once more: so all lanes
+  // do the same, and all loads are under way together.
   __device__ __forceinline__ void mend_keys(KeyShare &keys, Scales &scales, int32_t step, int32_t row) const {
     const WindowRows rows = window();
     const int32_t slots = slot_of_lane(step, row);
+    int32_t slot[2];
 #pragma unroll
     for (int32_t k = 0; k < 2; ++k) {
-      const int32_t slot = __shfl_sync(kAllLanes, slots, lane / 4 + 8 * k);
-      const int32_t p = position(step) + lane / 4 + 8 * k;
-      if (p < history) {
-        if (kNested && p < kv4) clear(keys.refinement[k], 0x88888888u);
-        continue;
-      }
-      if (slot < 0) {  // no row sees it, but sums pass over it
-        clear(keys.base[k], 0);
-        scales.key[k] = scales.value[k] = 0;
-        continue;
-      }
-      read_key(keys.base[k], key_share(rows.rows + slot * rows.stride));
+      const uint32_t p = position(step) + lane / 4 + 8 * k;
+      slot[k] = __shfl_sync(kAllLanes, slots, lane / 4 + 8 * k);
+      const bool past = static_cast<int32_t>(p) < history;
+      const int32_t known = max(slot[k], 0);
+      const uint32_t word = p * row_words() + kv * (S::kRow / 4);
+      const uint8_t *base = past ? static_cast<const uint8_t *>(a.history) + int64_t{word} * 4 : rows.rows + known * rows.stride;
+      read_key(keys.base[k], key_share(base));
       if (!kNested) continue;
-      read_key(keys.refinement[k], key_share(rows.refinement + slot * rows.stride));
-      const uint16_t *scale = rows.scale + slot * rows.scale_stride;
-      scales.key[k] = scale[0], scales.value[k] = scale[rows.value_scale];
+      const uint8_t *refinement =
+          past ? reinterpret_cast<const uint8_t *>(a.history_refinement) + int64_t{word} * 4 : rows.refinement + known * rows.stride;
+      read_key(keys.refinement[k], key_share(refinement));
+      const uint16_t *scale = past ? a.history_scale + (p * row_scales() + kv) : rows.scale + known * rows.scale_stride;
+      scales.key[k] = scale[0], scales.value[k] = scale[past ? a.Hkv : rows.value_scale];
+    }
+#pragma unroll
+    for (int32_t k = 0; k < 2; ++k) {
+      const int32_t p = position(step) + lane / 4 + 8 * k;
+      if (kNested && p < kv4) clear(keys.refinement[k], 0x88888888u);
+      if (p < history || slot[k] >= 0) continue;
+      clear(keys.base[k], 0);  // no row sees it, but sums pass over it
+      scales.key[k] = scales.value[k] = 0;
     }
   }
   __device__ __forceinline__ void mend_values(ValueShare &values, int32_t step, int32_t row) const {
     const WindowRows rows = window();
     const int32_t slots = slot_of_lane(step, row);
+    int32_t slot[4];
 #pragma unroll
     for (int32_t v = 0; v < 4; ++v) {
-      const int32_t slot = __shfl_sync(kAllLanes, slots, value_of(lane % 4, v));
+      const uint32_t p = position(step) + value_of(lane % 4, v);
+      slot[v] = __shfl_sync(kAllLanes, slots, value_of(lane % 4, v));
+      const bool past = static_cast<int32_t>(p) < history;
+      const int64_t known = max(slot[v], 0) * rows.stride + rows.value;
+      const uint32_t word = p * row_words() + (a.Hkv + kv) * (S::kRow / 4);
+      const uint8_t *base = past ? static_cast<const uint8_t *>(a.history) + int64_t{word} * 4 : rows.rows + known;
+      read_value(values.base[v], value_share(base));
+      if (!kNested) continue;
+      const uint8_t *refinement =
+          past ? reinterpret_cast<const uint8_t *>(a.history_refinement) + int64_t{word} * 4 : rows.refinement + known;
+      read_value(values.refinement[v], value_share(refinement));
+    }
+#pragma unroll
+    for (int32_t v = 0; v < 4; ++v) {
       const int32_t p = position(step) + value_of(lane % 4, v);
-      if (p < history) {
-        if (kNested && p < kv4) clear(values.refinement[v], 0x88888888u);
-        continue;
-      }
-      if (slot < 0) {
-        clear(values.base[v], 0);
-        continue;
-      }
-      read_value(values.base[v], value_share(rows.rows + slot * rows.stride + rows.value));
-      if (kNested) read_value(values.refinement[v], value_share(rows.refinement + slot * rows.stride + rows.value));
+      if (kNested && p < kv4) clear(values.refinement[v], 0x88888888u);
+      if (p >= history && slot[v] < 0) clear(values.base[v], 0);
     }
   }
 };

@@ -21,7 +21,6 @@ struct AttentionCall {
   bitmtp_nested_kv_attention_args args;
   AttentionLayout layout;
   int32_t first_row, rows;
-  int32_t groups;             // tiles of query vectors of a KV head
   uint32_t inverse_of_ratio;  // 2^31 / ratio, rounded up
   float inverse_of_columns;   // of a row
 

@@ -26,7 +26,9 @@ constexpr int32_t kSlices = 4;  // of a unit, a warp each
 constexpr int32_t kRound = kStep * kSlices;  // positions: a step of every slice
 constexpr int32_t kThreads = 32 * kSlices;
 constexpr int32_t kTile = 8;      // query vectors
-constexpr int32_t kOwnRows = 2;  // widest window whose keys and values a thread block rounds for itself
+constexpr int32_t kOwnRows = 2;  // widest window that a thread block prepares for itself: queries, keys and values
+template <int D>
+constexpr int32_t kFragments = D / 16 * 32 * 16;  // bytes of a tile of query vectors
 constexpr int64_t kMostPartials = int64_t{64} << 20;  // bytes; a wide window over a long history goes in slices of rows
 
 // ---- units ------------------------------------------------------------------------------------------------------------
@@ -76,7 +78,10 @@ struct AttentionLayout {
   int32_t ratio;  // query heads of a KV head
   int32_t units;  // most that any row can see
   int32_t rows;   // of a slice; a multiple of 8 where there are several slices
+  int32_t tiles;  // of query vectors of a KV head, that are prepared beforehand; none for a narrow window
   // offsets in bytes
+  int64_t queries;        // fragments [Hkv, tiles, D/16, 32] of 16 bytes
+  int64_t query_scales;   // QueryScale [Hkv, tiles, kTile]
   int64_t units_at;   // float [units, rows*H, D]
   int64_t unit_tops;  // float2 [units, rows*H]: reference, sum of weights
   int64_t bytes;
@@ -97,6 +102,9 @@ inline AttentionLayout attention_layout(const bitmtp_nested_kv_attention_args &a
   const int64_t heads = int64_t{l.rows} * a.H;
   l.units_at = take(l.units * heads * a.D * 4);
   l.unit_tops = take(l.units * heads * 8);
+  l.tiles = a.M > kOwnRows ? (a.M * l.ratio + kTile - 1) / kTile : 0;
+  l.queries = take(int64_t{a.Hkv} * l.tiles * kTile * a.D * 4);
+  l.query_scales = take(int64_t{a.Hkv} * l.tiles * kTile * 8);
   l.bytes = at;
   return l;
 }

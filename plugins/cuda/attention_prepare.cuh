@@ -1,4 +1,4 @@
-// What a thread block of attend_kernel does first: its shared memory, its query vectors, and stored rows of a narrow window.
+// What comes before scores: the shared memory of attend_kernel, and what its blocks do of a narrow window before their first step.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,33 @@ namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-// Shared memory of attend_kernel, in bytes from its start.
-template <int D, bool kNested>
+// Shared memory of attend_kernel, in bytes from its start, for so many tiles of query vectors. Little, so that blocks fit beside those of
+// other kernels.
+template <int D, bool kNested, int kTiles>
 struct AttendMemory {
-  static constexpr int kAtOnce = 4;      // query vectors whose slices are merged at a time
-  static constexpr int kPadded = D + 4;  // floats: so that what a warp stores of a few vectors meets no bank twice
-  static constexpr int kFragments = D / 16 * 32 * 16;
-  static constexpr int kScales = kFragments;                 // QueryScale [kTile]
-  static constexpr int kTops = kScales + kTile * 8;          // float2 [kSlices, kTile]: reference, sum of weights
-  static constexpr int kSums = kTops + kSlices * kTile * 8;  // float [kSlices, kAtOnce, kPadded]
-  static constexpr int kOwn = kSums + kSlices * kAtOnce * kPadded * 4;
+  static constexpr int kVectors = kTiles * kTile, kAtOnce = 4;  // query vectors in all, and those whose slices are merged at a time
+  static constexpr int kQueries = kTiles * kFragments<D>, kSums = kSlices * kAtOnce * D * 4;
+  // Fragments of the queries; when those have been read, float4 [kSlices, kAtOnce, D/4].
+  static constexpr int kScales = kQueries > kSums ? kQueries : kSums;  // QueryScale [kVectors]
+  static constexpr int kTops = kScales + kVectors * 8;                 // float2 [kSlices, kVectors]: reference, sum of weights
+  static constexpr int kOwn = kTops + kSlices * kVectors * 8;
   static constexpr int kOwnRow = Stored<D, kNested>::kOwnRow;
-  static_assert(kTops % 16 == 0 && kSums % 16 == 0 && kOwn % 16 == 0, "loads of 16 bytes");
+  static_assert(kTops % 16 == 0 && kOwn % 16 == 0, "loads of 16 bytes");
 
-  // `rows`: of the window, whose stored form stands here; scales follow.
+  // `rows`: of a narrow window, whose stored form stands here; scales follow.
   static BITMTP_BOTH int32_t bytes(int32_t rows) { return kOwn + rows * (kOwnRow + (kNested ? 4 : 0)); }
+  // Where four columns of a slice's sum for a vector stand: so that the lanes of a phase, which have two eighths of two vectors, meet no
+  // bank twice.
+  static __device__ __forceinline__ int32_t sum_at(int32_t slice, int32_t vector, int32_t quad) {
+    return (slice * kAtOnce + vector) * (D / 4) + (quad ^ (vector / 2));
+  }
 };
 
-// Prepares this block's query vectors and, where its unit has window positions and the window is narrow, the window's keys and values:
-// several heads for each warp, of one sort. `first` is the number of the block's first vector, heads of a row together.
+// Prepares a narrow window: this block's query vectors and, where its unit has window positions, the window's keys and values: several
+// heads for each warp, of one sort. `first` is the number of the block's first vector, heads of a row together.
 template <int D, bool kNested>
 struct Preparation {
-  using Memory = AttendMemory<D, kNested>;
+  using Memory = AttendMemory<D, kNested, 1>;
   const AttentionCall &call;
   uint8_t *shared;
   int32_t kv, first, vectors;

@@ -1,7 +1,7 @@
 // NestedKVAttention on a GPU: rules 9 to 11 of docs/numerics.md with this engine's own fixed orders of addition.
 //
-//   1. prepare (wide windows only): keys and values to their stored form; blocks of a narrow window do that for themselves
-//   2. attend: a thread block for each KV head, unit of positions and tile of query vectors
+//   1. prepare (wide windows only): query vectors, and keys and values in their stored form; blocks of a narrow window do that for themselves
+//   2. attend: a thread block for each KV head, unit of positions and one or two tiles of query vectors
 //   3. finish: units of a row, then sub-norm and int8; by a cluster of blocks where there are clusters
 //
 // What does not come from the step's own kernels (history, its length, kv4_length, mask, positions, weights) is read before the wait for
@@ -26,34 +26,57 @@ namespace {
 
 constexpr int32_t kPrepareThreads = 128;
 
-// Two or four keys and values of the window for each warp.
+// Two or four heads for each warp, of one sort: query vectors of whole tiles, of which the last is repeated to its tile's end; then keys
+// and values.
 template <int D, bool kNested>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ AttentionCall call) {
   const bitmtp_nested_kv_attention_args &a = call.args;
-  const int32_t i = threadIdx.x % kHeadLanes<D>;
-  const int64_t index = (int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / kHeadLanes<D>, count = int64_t{a.M} * 2 * a.Hkv;
+  const AttentionLayout &l = call.layout;
+  const int32_t i = threadIdx.x % kHeadLanes<D>, vectors = l.tiles * kTile, queries = a.Hkv * vectors, entries = a.M * 2 * a.Hkv;
+  const int32_t index = static_cast<int32_t>((int64_t{blockIdx.x} * kPrepareThreads + threadIdx.x) / kHeadLanes<D>);
   release_next();
-  const int64_t entry = index < count ? index : count - 1;
-  const int32_t m = static_cast<int32_t>(entry / (2 * a.Hkv)), head = a.H + static_cast<int32_t>(entry % (2 * a.Hkv));
+  const bool query = index < queries;
+  const int32_t kv = index / vectors, vector = index - kv * vectors, known = min(vector, a.M * l.ratio - 1);
+  const int32_t entry = min(index - queries, entries - 1);
+  const int32_t m = query ? known / l.ratio : entry / (2 * a.Hkv);
+  const int32_t head = query ? kv * l.ratio + known - m * l.ratio : a.H + entry - m * 2 * a.Hkv;
   const HeadInputs inputs = head_inputs<D>(a, a.positions[m], head, i);
   wait_for_previous();
-  const StoredParts<D, kNested> stored = stored_parts<D, kNested>(prepared_head<D>(inputs, a.epsilon, raw_head<D>(a, m, head, i)), i);
-  if (index >= count) return;
+  const Prepared prepared = prepared_head<D>(inputs, a.epsilon, raw_head<D>(a, m, head, i));
+  if (query) {
+    uint4 *fragments = call.in_workspace<uint4>(l.queries) + index / kTile * (kFragments<D> / 16);
+    const QueryScale scale = write_query<D, kNested>(prepared, a.softmax_scale, vector % kTile, i, fragments);
+    if (i == 0) call.in_workspace<QueryScale>(l.query_scales)[index] = scale;
+    return;
+  }
+  const StoredParts<D, kNested> stored = stored_parts<D, kNested>(prepared, i);
+  if (index >= queries + entries) return;
   constexpr int kRow = Stored<D, kNested>::kRow;
-  write_stored<D, kNested>(stored, i, static_cast<uint8_t *>(a.new_rows) + entry * kRow,
-                           reinterpret_cast<uint32_t *>(a.new_refinement) + entry * (D / 8), a.new_scale + entry);
+  write_stored<D, kNested>(stored, i, static_cast<uint8_t *>(a.new_rows) + int64_t{entry} * kRow,
+                           reinterpret_cast<uint32_t *>(a.new_refinement) + int64_t{entry} * (D / 8), a.new_scale + entry);
+}
+
+template <int D, bool kNested, bool kOwn, int kTiles>
+int32_t attend_as(const AttentionCall &call, int32_t tiles, void *stream) {
+  const bitmtp_nested_kv_attention_args &a = call.args;
+  const dim3 grid((tiles + kTiles - 1) / kTiles, a.Hkv, call.layout.units);
+  LaunchSettings settings = {};
+  settings.shared = AttendMemory<D, kNested, kTiles>::bytes(kOwn ? a.M : 0);
+  // Blocks start early, among those of the kernel before, whatever that has made of a multiprocessor's memory.
+  settings.usual_carveout = false;
+  return launch_as(settings, attend_kernel<D, kNested, kOwn, kTiles>, grid, dim3(kThreads), stream, call);
 }
 
 template <int D, bool kNested>
-int32_t attend(AttentionCall &call, void *stream) {
+int32_t attend(const AttentionCall &call, void *stream) {
   const bitmtp_nested_kv_attention_args &a = call.args;
-  call.groups = (call.rows * call.layout.ratio + kTile - 1) / kTile;
-  const dim3 grid(call.groups, a.Hkv, call.layout.units);
-  LaunchSettings settings = {};
-  settings.shared = AttendMemory<D, kNested>::bytes(a.M <= kOwnRows ? a.M : 0);
-  // Where several blocks have to find their shared memory on a multiprocessor, the driver divides that.
-  settings.usual_carveout = int64_t{call.groups} * a.Hkv * call.layout.units <= multiprocessors();
-  return launch_as(settings, attend_kernel<D, kNested>, grid, dim3(kThreads), stream, call);
+  const int32_t tiles = (call.rows * call.layout.ratio + kTile - 1) / kTile;
+  if (a.M <= kOwnRows) return attend_as<D, kNested, true, 1>(call, tiles, stream);
+  // Two tiles of a block share what it takes to unpack keys and values, and take longer than one: for where blocks of one tile do not all fit on
+  // the device at once. Of two blocks for three tiles, half of one would have nothing to do.
+  const bool fits = int64_t{tiles} * a.Hkv * call.layout.units <= int64_t{kBlocksOfProcessor} * multiprocessors();
+  if (tiles == 1 || tiles == 3 || fits) return attend_as<D, kNested, false, 1>(call, tiles, stream);
+  return attend_as<D, kNested, false, 2>(call, tiles, stream);
 }
 
 template <int kBlocks, int kQuads>
@@ -79,7 +102,7 @@ int32_t run(const bitmtp_nested_kv_attention_args &a, void *stream) {
   call.inverse_of_columns = 1.0f / static_cast<float>(a.H * a.D);
   int32_t error = 0;
   if (a.M > kOwnRows) {
-    const int64_t threads = int64_t{a.M} * 2 * a.Hkv * kHeadLanes<D>;
+    const int64_t threads = (int64_t{call.layout.tiles} * kTile + 2 * a.M) * a.Hkv * kHeadLanes<D>;
     const dim3 grid(static_cast<unsigned>((threads + kPrepareThreads - 1) / kPrepareThreads));
     error = launch(prepare_kernel<D, kNested>, grid, dim3(kPrepareThreads), stream, call);
   }
