@@ -25,7 +25,7 @@ constexpr int32_t kBlocksOfProcessor = 3;  // with one tile of query vectors
 // kOwn: of a narrow window, of which blocks prepare what they need; else that has been done.
 template <int D, bool kNested, bool kOwn, int kTiles>
 __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kBlocksOfProcessor : 2) attend_kernel(const __grid_constant__ AttentionCall call) {
-  using Memory = AttendMemory<D, kNested, kTiles>;
+  using Memory = AttendMemory<D, kNested, kOwn, kTiles>;
   constexpr int32_t kVectors = Memory::kVectors;
   extern __shared__ __align__(128) uint8_t shared[];
   const bitmtp_nested_kv_attention_args &a = call.args;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kBlocksOfProcessor : 2
   const int32_t coarse = kNested && a.kv4_length ? a.kv4_length[0] : 0;
   const int32_t history = history_of(a), kv4 = within(coarse, 0, history), end = history + a.M;
   if (start >= end) return;
-  Feeder<D, kNested, kOwn> feeder(a, shared + Memory::kOwn, start + slice * kStep, history, kv4, kv, lane);
+  Feeder<D, kNested, kOwn> feeder(a, shared + Memory::kRows, start + slice * kStep, history, kv4, kv, lane);
   const int32_t steps = within((end - feeder.first + kRound - 1) / kRound, 0, unit_steps(unit));
 
   // History is on its way before anything else.
@@ -105,29 +105,33 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kBlocksOfProcessor : 2
     look();
   }
 
-  // Window rows in device memory are on their way together with queries.
-  if (steps > 0 && feeder.mixed(0)) part.mend(0);
-  if constexpr (kOwn) {
+#pragma unroll 1
+  for (int32_t step = 0;;) {
+    // Window rows in device memory are on their way together with queries.
+    if (step < steps && feeder.mixed(step)) part.mend(step);
+    if (step == 0) {
+      if constexpr (kOwn) {
 #pragma unroll
-    for (int32_t v = 0; v < 2; ++v) part.query[0][v] = reinterpret_cast<const QueryScale *>(shared + Memory::kScales)[2 * thread + v];
-  } else {
-    wait_async();
-    __syncthreads();
-  }
-
-  int32_t step = 0;
-  if constexpr (kNested) {
+        for (int32_t v = 0; v < 2; ++v) part.query[0][v] = reinterpret_cast<const QueryScale *>(shared + Memory::kScales)[2 * thread + v];
+      } else {
+        wait_async();
+        __syncthreads();
+      }
+    }
+    if (step >= steps) break;
+    if (kNested && !feeder.fine(step)) {
 #pragma unroll 1
-    for (; step < steps && !feeder.fine(step); ++step) part.template take<false, false>(step, step + 1 < steps);
-  }
-#pragma unroll 1
-  for (; step < steps; ++step) {
-    if (step > 0 && feeder.mixed(step)) part.mend(step);
+      do {
+        part.template take<false, false>(step, step + 1 < steps);
+      } while (++step < steps && !feeder.fine(step));
+      continue;
+    }
     if (part.trees && feeder.windowed(step)) {
       part.template take<kNested, true>(step, step + 1 < steps);
     } else {
       part.template take<kNested, false>(step, step + 1 < steps);
     }
+    ++step;
   }
   if constexpr (kOwn) {
     if (group == 0 && history >= start && call.first_row == 0) preparation.store_window();
@@ -135,8 +139,8 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kBlocksOfProcessor : 2
 
   // ---- the unit's sums ----
   float2 *tops = reinterpret_cast<float2 *>(shared + Memory::kTops);
-  float4 *slices = reinterpret_cast<float4 *>(shared);
-  constexpr int32_t kAtOnce = Memory::kAtOnce;
+  float4 *slices = reinterpret_cast<float4 *>(shared + Memory::kSums);
+  constexpr int32_t kAtOnce = Memory::kAtOnce, kFolded = kThreads / (D / 4);
 #pragma unroll
   for (int32_t t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -145,26 +149,29 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? kBlocksOfProcessor : 2
       if (lane < 4) tops[slice * kVectors + kTile * t + 2 * thread + v] = {part.reference[t][v], total};
     }
   }
-#pragma unroll
-  for (int32_t t = 0; t < kTiles; ++t) {
 #pragma unroll 1
-    for (int32_t from = kTile * t; from < kTile * (t + 1) && from < vectors; from += kAtOnce) {
-      __syncthreads();  // what was there has been read
-      if (thread / (kAtOnce / 2) == from % kTile / kAtOnce) {
+  for (int32_t from = 0; from < vectors; from += kAtOnce) {
+    if (from > 0) __syncthreads();
 #pragma unroll
-        for (int32_t v = 0; v < 2; ++v) {
-          float x[D / 8];
+    for (int32_t t = 0; t < kTiles; ++t) {
 #pragma unroll
-          for (int32_t i = 0; i < D / 8; ++i) x[column_of<kNested>(i / 2, i % 2)] = part.sums[t].tile[i / 2][i % 2 * 2 + v];
+      for (int32_t v = 0; v < 2; ++v) {
+        const int32_t vector = kTile * t + 2 * thread + v;
+        if (vector / kAtOnce != from / kAtOnce || vector >= vectors) continue;
+        float x[D / 8];
 #pragma unroll
-          for (int32_t i = 0; i < D / 32; ++i) {
-            slices[Memory::sum_at(slice, 2 * thread % kAtOnce + v, D / 32 * (lane / 4) + i)] = {x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]};
-          }
+        for (int32_t i = 0; i < D / 8; ++i) x[column_of<kNested>(i / 2, i % 2)] = part.sums[t].tile[i / 2][i % 2 * 2 + v];
+#pragma unroll
+        for (int32_t i = 0; i < D / 32; ++i) {
+          slices[Memory::sum_at(slice, vector % kAtOnce, D / 32 * (lane / 4) + i)] = {x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]};
         }
       }
-      __syncthreads();
-      const int32_t at = threadIdx.x / (D / 4), quad = threadIdx.x % (D / 4), vector = from + at;
-      if (at >= kAtOnce || vector >= vectors) continue;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int32_t first_at = 0; first_at < kAtOnce; first_at += kFolded) {
+      const int32_t at = first_at + threadIdx.x / (D / 4), quad = threadIdx.x % (D / 4), vector = from + at;
+      if (at >= kAtOnce || vector >= vectors) break;
       float2 slice_tops[kSlices];
       float4 parts[kSlices];
 #pragma unroll

@@ -188,60 +188,47 @@ struct Feeder {
   __device__ __forceinline__ const uint32_t *value_share(const uint8_t *head) const {
     return reinterpret_cast<const uint32_t *>(head) + value_word();
   }
-  // Of a step that is fetched, to be read as row `row` does, or all rows but those of a tree. Rows of history are read once more: so all lanes
-  // do the same, and all loads are under way together.
+  // Of a step that is fetched, to be read as row `row` does, or all rows but those of a tree.
   __device__ __forceinline__ void mend_keys(KeyShare &keys, Scales &scales, int32_t step, int32_t row) const {
     const WindowRows rows = window();
     const int32_t slots = slot_of_lane(step, row);
-    int32_t slot[2];
 #pragma unroll
     for (int32_t k = 0; k < 2; ++k) {
-      const uint32_t p = position(step) + lane / 4 + 8 * k;
-      slot[k] = __shfl_sync(kAllLanes, slots, lane / 4 + 8 * k);
-      const bool past = static_cast<int32_t>(p) < history;
-      const int32_t known = max(slot[k], 0);
-      const uint32_t word = p * row_words() + kv * (S::kRow / 4);
-      const uint8_t *base = past ? static_cast<const uint8_t *>(a.history) + int64_t{word} * 4 : rows.rows + known * rows.stride;
-      read_key(keys.base[k], key_share(base));
-      if (!kNested) continue;
-      const uint8_t *refinement =
-          past ? reinterpret_cast<const uint8_t *>(a.history_refinement) + int64_t{word} * 4 : rows.refinement + known * rows.stride;
-      read_key(keys.refinement[k], key_share(refinement));
-      const uint16_t *scale = past ? a.history_scale + (p * row_scales() + kv) : rows.scale + known * rows.scale_stride;
-      scales.key[k] = scale[0], scales.value[k] = scale[past ? a.Hkv : rows.value_scale];
-    }
-#pragma unroll
-    for (int32_t k = 0; k < 2; ++k) {
+      const int32_t slot = __shfl_sync(kAllLanes, slots, lane / 4 + 8 * k);
       const int32_t p = position(step) + lane / 4 + 8 * k;
-      if (kNested && p < kv4) clear(keys.refinement[k], 0x88888888u);
-      if (p < history || slot[k] >= 0) continue;
-      clear(keys.base[k], 0);  // no row sees it, but sums pass over it
-      scales.key[k] = scales.value[k] = 0;
+      if (p < history) {
+        if (kNested && p < kv4) clear(keys.refinement[k], 0x88888888u);
+        continue;
+      }
+      if (slot < 0) {  // no row sees it, but sums pass over it
+        clear(keys.base[k], 0);
+        scales.key[k] = scales.value[k] = 0;
+        continue;
+      }
+      read_key(keys.base[k], key_share(rows.rows + slot * rows.stride));
+      if (!kNested) continue;
+      read_key(keys.refinement[k], key_share(rows.refinement + slot * rows.stride));
+      const uint16_t *scale = rows.scale + slot * rows.scale_stride;
+      scales.key[k] = scale[0], scales.value[k] = scale[rows.value_scale];
     }
   }
   __device__ __forceinline__ void mend_values(ValueShare &values, int32_t step, int32_t row) const {
     const WindowRows rows = window();
     const int32_t slots = slot_of_lane(step, row);
-    int32_t slot[4];
 #pragma unroll
     for (int32_t v = 0; v < 4; ++v) {
-      const uint32_t p = position(step) + value_of(lane % 4, v);
-      slot[v] = __shfl_sync(kAllLanes, slots, value_of(lane % 4, v));
-      const bool past = static_cast<int32_t>(p) < history;
-      const int64_t known = max(slot[v], 0) * rows.stride + rows.value;
-      const uint32_t word = p * row_words() + (a.Hkv + kv) * (S::kRow / 4);
-      const uint8_t *base = past ? static_cast<const uint8_t *>(a.history) + int64_t{word} * 4 : rows.rows + known;
-      read_value(values.base[v], value_share(base));
-      if (!kNested) continue;
-      const uint8_t *refinement =
-          past ? reinterpret_cast<const uint8_t *>(a.history_refinement) + int64_t{word} * 4 : rows.refinement + known;
-      read_value(values.refinement[v], value_share(refinement));
-    }
-#pragma unroll
-    for (int32_t v = 0; v < 4; ++v) {
+      const int32_t slot = __shfl_sync(kAllLanes, slots, value_of(lane % 4, v));
       const int32_t p = position(step) + value_of(lane % 4, v);
-      if (kNested && p < kv4) clear(values.refinement[v], 0x88888888u);
-      if (p >= history && slot[v] < 0) clear(values.base[v], 0);
+      if (p < history) {
+        if (kNested && p < kv4) clear(values.refinement[v], 0x88888888u);
+        continue;
+      }
+      if (slot < 0) {
+        clear(values.base[v], 0);
+        continue;
+      }
+      read_value(values.base[v], value_share(rows.rows + slot * rows.stride + rows.value));
+      if (kNested) read_value(values.refinement[v], value_share(rows.refinement + slot * rows.stride + rows.value));
     }
   }
 };

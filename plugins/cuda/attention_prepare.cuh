@@ -13,25 +13,26 @@ namespace bitmtp {
 namespace cuda {
 namespace attention {
 
-// Shared memory of attend_kernel, in bytes from its start, for so many tiles of query vectors. Little, so that blocks fit beside those of
-// other kernels.
-template <int D, bool kNested, int kTiles>
+// Shared memory of attend_kernel, in bytes from its start, for so many tiles of query vectors.
+template <int D, bool kNested, bool kOwn, int kTiles>
 struct AttendMemory {
-  static constexpr int kVectors = kTiles * kTile, kAtOnce = 4;  // query vectors in all, and those whose slices are merged at a time
-  static constexpr int kQueries = kTiles * kFragments<D>, kSums = kSlices * kAtOnce * D * 4;
-  // Fragments of the queries; when those have been read, float4 [kSlices, kAtOnce, D/4].
-  static constexpr int kScales = kQueries > kSums ? kQueries : kSums;  // QueryScale [kVectors]
-  static constexpr int kTops = kScales + kVectors * 8;                 // float2 [kSlices, kVectors]: reference, sum of weights
-  static constexpr int kOwn = kTops + kSlices * kVectors * 8;
+  static constexpr int kVectors = kTiles * kTile;
+  // Whose slices are merged at a time: a narrow window has few, and fits beside other kernels' blocks.
+  static constexpr int kAtOnce = kOwn ? 4 : kVectors;
+  static constexpr int kScales = kTiles * kFragments<D>;        // QueryScale [kVectors]
+  static constexpr int kTops = kScales + kVectors * 8;          // float2 [kSlices, kVectors]: reference, sum of weights
+  static constexpr int kSums = kTops + kSlices * kVectors * 8;  // float4 [kSlices, kAtOnce, D/4]
+  static constexpr int kRows = kSums + kSlices * kAtOnce * D * 4;
   static constexpr int kOwnRow = Stored<D, kNested>::kOwnRow;
-  static_assert(kTops % 16 == 0 && kOwn % 16 == 0, "loads of 16 bytes");
+  static_assert(kTops % 16 == 0 && kSums % 16 == 0 && kRows % 16 == 0, "loads of 16 bytes");
 
-  // `rows`: of a narrow window, whose stored form stands here; scales follow.
-  static BITMTP_BOTH int32_t bytes(int32_t rows) { return kOwn + rows * (kOwnRow + (kNested ? 4 : 0)); }
-  // Where four columns of a slice's sum for a vector stand: so that the lanes of a phase, which have two eighths of two vectors, meet no
-  // bank twice.
+  // `rows`: of a narrow window, whose stored form stands at the end; scales follow.
+  static BITMTP_BOTH int32_t bytes(int32_t rows) { return kRows + rows * (kOwnRow + (kNested ? 4 : 0)); }
+  // Where four columns of a slice's sum for a vector stand: so that the eight lanes of a phase, two eighths of four pairs of vectors,
+  // meet no bank twice.
   static __device__ __forceinline__ int32_t sum_at(int32_t slice, int32_t vector, int32_t quad) {
-    return (slice * kAtOnce + vector) * (D / 4) + (quad ^ (vector / 2));
+    const int32_t pair = vector / 2 % 4, swizzle = D == 128 ? pair : pair % 2 + pair / 2 * 4;
+    return (slice * kAtOnce + vector) * (D / 4) + (quad ^ swizzle);
   }
 };
 
@@ -39,7 +40,7 @@ struct AttendMemory {
 // heads for each warp, of one sort. `first` is the number of the block's first vector, heads of a row together.
 template <int D, bool kNested>
 struct Preparation {
-  using Memory = AttendMemory<D, kNested, 1>;
+  using Memory = AttendMemory<D, kNested, true, 1>;
   const AttentionCall &call;
   uint8_t *shared;
   int32_t kv, first, vectors;
@@ -88,16 +89,16 @@ struct Preparation {
     const StoredParts<D, kNested> stored = stored_parts<D, kNested>(head, i);
     if (!h.real) return;
     const int32_t value = h.index % 2;
-    uint8_t *own = shared + Memory::kOwn + h.row * Memory::kOwnRow;
+    uint8_t *own = shared + Memory::kRows + h.row * Memory::kOwnRow;
     write_stored<D, kNested>(stored, i, own + value * kRow, reinterpret_cast<uint32_t *>(own + (2 + value) * kRow),
-                             reinterpret_cast<uint16_t *>(shared + Memory::kOwn + a.M * Memory::kOwnRow) + h.index);
+                             reinterpret_cast<uint16_t *>(shared + Memory::kRows + a.M * Memory::kOwnRow) + h.index);
   }
 
   // The window's rows of this KV head to the outputs. All threads of the block.
   __device__ __forceinline__ void store_window() const {
     constexpr int kRow = Stored<D, kNested>::kRow, kPieces = kRow / 16;
     const bitmtp_nested_kv_attention_args &a = call.args;
-    const uint8_t *own = shared + Memory::kOwn;
+    const uint8_t *own = shared + Memory::kRows;
 #pragma unroll 1
     for (int32_t n = threadIdx.x; n < window_heads * kPieces; n += kThreads) {
       const int32_t index = n / kPieces, m = index / 2, value = index % 2, byte = 16 * (n % kPieces);

@@ -61,7 +61,7 @@ int32_t attend_as(const AttentionCall &call, int32_t tiles, void *stream) {
   const bitmtp_nested_kv_attention_args &a = call.args;
   const dim3 grid((tiles + kTiles - 1) / kTiles, a.Hkv, call.layout.units);
   LaunchSettings settings = {};
-  settings.shared = AttendMemory<D, kNested, kTiles>::bytes(kOwn ? a.M : 0);
+  settings.shared = AttendMemory<D, kNested, kOwn, kTiles>::bytes(kOwn ? a.M : 0);
   // Blocks start early, among those of the kernel before, whatever that has made of a multiprocessor's memory.
   settings.usual_carveout = false;
   return launch_as(settings, attend_kernel<D, kNested, kOwn, kTiles>, grid, dim3(kThreads), stream, call);
