@@ -2,14 +2,15 @@
 // The bits are those of packed_rows.cuh: the same products, folded in the order of fold.h.
 //
 // A block of 8 warps takes units of 16 weight rows, all of them on their way before the previous kernel has ended; the grid is one
-// block a multiprocessor, or as many as shared memory asks for, and the next kernel's block fits beside it. A warp is a lane of the
-// fold: it loads the activations of its steps once, straight into the layout of mma's B operand, and meets every unit with them.
+// block a multiprocessor, or as many as half of its shared memory asks for. A warp is a lane of the fold: it loads the activations of
+// its steps once, straight into the layout of mma's B operand, and meets every unit with them, S::kBatch units side by side so that
+// their products hide each other's latency. What a warp has of a batch it leaves in shared memory, and the batch is finished when the
+// next one is computed: a barrier a batch is enough, and nothing waits for results.
 // Steps past the end of a row are zero: code without branches lets loads run ahead.
 #pragma once
 
 #include <algorithm>
 #include <optional>
-#include <type_traits>
 
 #include "linear.cuh"
 #include "staging.cuh"
@@ -17,36 +18,33 @@
 namespace bitmtp {
 namespace cuda {
 
-// kGroup, kTiles: as in PackedShape. kSlots: steps of activations that a warp has in registers. kHold: those are all of its steps;
-// else they pass by, and meet kBatch units side by side.
-template <int kGroup_, int kTiles_, int kSlots_, bool kHold_, int kBatch_>
+// kGroup, kTiles: as in PackedShape. kSteps: steps of activations that a warp has in registers. kHold: those are all of its steps;
+// else they pass by. kBatch: units side by side.
+template <int kGroup_, int kTiles_, int kSteps_, bool kHold_, int kBatch_>
 struct WindowShape {
-  static constexpr Kind kKind = Kind::kTernary;
   static constexpr bool kGrouped = kGroup_ > 0;
   static constexpr int kShift = kGroup_ == 128 ? 1 : 0;  // fold.h
   static constexpr int kTiles = kTiles_;
-  static constexpr int kSlots = kSlots_;
+  static constexpr int kSteps = kSteps_;
   static constexpr bool kHold = kHold_;
   static constexpr int kBatch = kBatch_;
 
-  using Code = Codes<kKind>;
-  static constexpr int kPlanes = Code::kPlanes;
-  static constexpr int kLoads = 16 / Code::kWordColumns;
-  static constexpr int kQuads = Code::kWordColumns / 4;
-  static constexpr int kLaneRows = 2;
-  static constexpr int kPairs = 1;
   static constexpr int kRows = 16;  // of a unit
-  static constexpr int kColumns = 8 * kTiles;
   static constexpr int kThreads = 32 * kFoldLanes;
-  static constexpr bool kSecond = true;
   static constexpr int kStepBytes = 128;  // of a tile of 8 rows
-  static constexpr int kZeros = kHold ? (kGrouped ? kSlots >> kShift : 1) : 1;
-  static_assert(kShift == 0 || kSlots % 2 == 0, "parity of a slot is that of its steps");
+  // The zero points' share of the dots is the same for every unit: it is kept where that takes few registers, else found again.
+  static constexpr bool kKeep = kHold && (!kGrouped || kSteps <= 8);
+  static constexpr int kZeros = kKeep && kGrouped ? kSteps >> kShift : 1;
+  // Codes are multiplied by 64, their place in a byte. What an accumulator starts from, see exact_float.
+  static constexpr int32_t kStart = kGrouped ? 0x4B400000 : 0;
+  static constexpr float kUnit = 1.0f / 64.0f;
+  // Units of a batch that a thread finishes an element of: with one tile, half of the warps take one unit and half the other.
+  static constexpr bool kHalves = kTiles == 1 && kBatch == 2;
+  static constexpr int kFinish = kHalves ? 1 : kBatch;
+  static_assert(kShift == 0 || kSteps % 2 == 0, "parity of a step in registers is that of its number");
 };
 
-constexpr int kWindowUnits = 16;       // of a block, at most
-constexpr int kFinishUnits = 4;        // whose results are in shared memory at once
-constexpr int kPartStride = 16 + 4;    // of a column of a unit's results: rows, and what spreads the banks
+constexpr int kWindowUnits = 16;  // of a block, at most
 
 struct WindowArgs {
   LinearArgs linear;
@@ -54,18 +52,30 @@ struct WindowArgs {
   int32_t block_units;  // of a block, at most
 };
 
+// Results of the warps for a batch, as mma leaves them: the four of a lane, those of one q and tile side by side, g crossed with q to
+// spread the banks.
+template <class S>
+using WindowParts = float[S::kBatch][kFoldLanes][S::kTiles][4][8][4];
+
 template <class S>
 struct WindowLayout {
   int32_t unit_bytes, scale_bytes;  // of a unit
   __host__ __device__ explicit WindowLayout(const PackedArgs &a)
       : unit_bytes(2 * a.steps * S::kStepBytes), scale_bytes(S::kGrouped ? 2 * a.groups * 16 : 32) {}
-  static constexpr int32_t kPartBytes = kFinishUnits * kFoldLanes * S::kColumns * kPartStride * 4;
-  __host__ __device__ int32_t bytes(int32_t units) const { return units * (unit_bytes + scale_bytes) + kPartBytes; }
+  __host__ __device__ static constexpr int32_t part_bytes(int32_t units) { return (units > S::kBatch ? 2 : 1) * static_cast<int32_t>(sizeof(WindowParts<S>)); }
+  __host__ __device__ int32_t bytes(int32_t units) const { return units * (unit_bytes + scale_bytes) + part_bytes(units); }
 };
 
+// As mma<true>, from `start` in place of what d holds.
+__device__ __forceinline__ void mma_from(int32_t start, int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
+}
+
+// Any number of registers: a second window's block on the same multiprocessor did a step no good (docs/cuda.md).
 template <class S>
-__global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __grid_constant__ WindowArgs args) {
-  using Sum = std::conditional_t<S::kGrouped, float, int32_t>;
+__global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __grid_constant__ WindowArgs args) {
   extern __shared__ __align__(128) uint8_t dynamic[];
   __shared__ alignas(8) uint64_t arrived[kWindowUnits];
   const LinearArgs &linear = args.linear;
@@ -75,14 +85,15 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
   const int32_t first_unit = static_cast<int32_t>(static_cast<int64_t>(blockIdx.x) * args.units / gridDim.x);
   const int32_t units = static_cast<int32_t>(static_cast<int64_t>(blockIdx.x + 1) * args.units / gridDim.x) - first_unit;
   uint8_t *const weights = dynamic, *const scales = weights + args.block_units * layout.unit_bytes;
-  Sum(*const parts)[kFoldLanes][S::kColumns][kPartStride] =
-      reinterpret_cast<Sum(*)[kFoldLanes][S::kColumns][kPartStride]>(scales + args.block_units * layout.scale_bytes);
+  WindowParts<S> *const parts = reinterpret_cast<WindowParts<S> *>(scales + args.block_units * layout.scale_bytes);
 
   const Staging<kWindowUnits> staging(arrived);
-  for (int32_t u = 0; u < units; ++u) {
+  for (int32_t u = 0; u < units; u += S::kBatch) {
+    const int32_t batch = units - u < S::kBatch ? units - u : S::kBatch;
     const int64_t unit = first_unit + u;
-    const bool half = (unit + 1) * 16 - 8 >= a.rows;  // its second tile does not exist
-    const uint32_t bytes = layout.unit_bytes >> half, scale_bytes = layout.scale_bytes >> half;
+    const bool half = (unit + batch) * 16 - 8 >= a.rows;  // the last tile does not exist
+    const uint32_t bytes = batch * layout.unit_bytes - (half ? layout.unit_bytes / 2 : 0);
+    const uint32_t scale_bytes = batch * layout.scale_bytes - (half ? layout.scale_bytes / 2 : 0);
     staging.expect(u, bytes + scale_bytes);
     staging.copy(u, weights + u * layout.unit_bytes, reinterpret_cast<const uint8_t *>(a.table) + unit * layout.unit_bytes, bytes);
     staging.copy(u, scales + u * layout.scale_bytes, reinterpret_cast<const uint8_t *>(a.scales) + unit * layout.scale_bytes, scale_bytes);
@@ -99,176 +110,144 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
 #pragma unroll
   for (int t = 0; t < S::kTiles; ++t) {
     const int32_t column = 8 * t + g < linear.M ? 8 * t + g : linear.M - 1;
-    row[t] = linear.codes + static_cast<int64_t>(column) * (a.steps * 16) + q * S::kQuads;
+    row[t] = linear.codes + static_cast<int64_t>(column) * (a.steps * 16) + lane_step(0, shift, split) * 16 + q * 4;
   }
-  ActivationStep<S> activations[S::kSlots];
-  // The lane's step i; past the last one, nothing.
-  const auto load_activations = [&](ActivationStep<S> &x, int32_t i) {
-    const int32_t at = lane_step(i, shift, split) * 16;
+  uint32_t quads[S::kSteps][S::kTiles][4];
+  // The lane's step base + p, base a multiple of kSteps; past the last one, nothing. Volatile, so that all leave before one is waited for.
+  const auto load_activations = [&](int32_t base, int p) {
 #pragma unroll
     for (int t = 0; t < S::kTiles; ++t) {
-      x.quads[t][0] = x.quads[t][1] = x.quads[t][2] = x.quads[t][3] = 0;
-      if (i >= count) continue;
-      const int4 v = *reinterpret_cast<const int4 *>(row[t] + at);
-      x.quads[t][0] = v.x, x.quads[t][1] = v.y, x.quads[t][2] = v.z, x.quads[t][3] = v.w;
+      uint32_t(&x)[4] = quads[p][t];
+      x[0] = x[1] = x[2] = x[3] = 0;
+      if (base + p < count)
+        asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "l"(row[t] + base * (kFoldLanes * 16) + lane_step(p, shift, 0) * 16));
     }
   };
 #pragma unroll
-  for (int p = 0; p < S::kSlots; ++p) load_activations(activations[p], p);
+  for (int p = 0; p < S::kSteps; ++p) load_activations(0, p);
 
-  // What the thread finishes in the first round: four rows of one column.
-  const int part_column = static_cast<int>(threadIdx.x) / 4 % S::kColumns, part_rows = static_cast<int>(threadIdx.x) % 4 * 4;
-  constexpr int kRound = S::kThreads / (4 * S::kColumns);  // units
+  // What the thread finishes: an element of a unit, in the order of WindowParts.
+  const int part_tile = split / 4 % S::kTiles, part_q = split % 4, part_unit = S::kHalves ? split / 4 : 0;
+  const int part_row = 2 * (g ^ 2 * part_q) + lane % 2, part_column = 8 * part_tile + 2 * part_q + lane / 2 % 2;
+  const bool finishes = part_column < linear.M && (S::kTiles == 2 || S::kHalves || split < 4);
+  const bool adds = linear.residual != nullptr;
   const float act_scale = linear.act_scale[part_column < linear.M ? part_column : linear.M - 1];
-  const auto residual_of = [&](int32_t unit, float (&r)[4]) {
-    const int32_t n = unit * 16 + part_rows;
-    const float *from = linear.residual + static_cast<int64_t>(part_column) * a.rows + n;
-    if (a.rows % 4 == 0) {
-      if (n < a.rows) {
-        const float4 v = *reinterpret_cast<const float4 *>(from);
-        r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
-      }
-    } else {
+  // Elements from the block's first unit on that are there: rows of the weight and units of the block.
+  const int32_t first_row = first_unit * 16 + part_row;
+  const int32_t end = finishes ? min(units * 16, a.rows - first_row) : 0;
+  const int64_t first_element = static_cast<int64_t>(part_column) * a.rows + first_row;
+  float next_residual[S::kFinish] = {}, residual[S::kFinish] = {};
+  const auto load_residual = [&](int32_t unit) {
+    if (!adds) return;
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (n + i < a.rows) r[i] = from[i];
+    for (int b = 0; b < S::kFinish; ++b) {
+      const int32_t at = 16 * (unit + b + part_unit);
+      if (at < end) next_residual[b] = linear.residual[first_element + at];
     }
   };
-  const int32_t own_unit = static_cast<int32_t>(threadIdx.x) / (4 * S::kColumns);  // of a round
-  float early[4] = {};
-  if (linear.residual != nullptr && part_column < linear.M && own_unit < units) residual_of(first_unit + own_unit, early);
+  load_residual(0);
 
-  // The zero point's share of a dot is the same for every unit.
-  int32_t zeros[S::kZeros][S::kTiles][2] = {};
-  if constexpr (S::kHold) {
-    int32_t sums[S::kTiles][4] = {};
+  // The zero point's share of a dot: 64 times the sum of the column's codes, which on tensor cores would take as long as a unit does.
+  // First what the lane has of column g of a tile, then the two columns of which it has results.
+  const auto add_codes = [&](int32_t (&sums)[S::kTiles], int p) {
 #pragma unroll
-    for (int p = 0; p < S::kSlots; ++p) {
-      Accumulators<S>::add_codes(sums, activations[p]);
-      if (S::kGrouped ? (p & shift) == shift : p + 1 == S::kSlots) {
+    for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
-        for (int t = 0; t < S::kTiles; ++t) {
+      for (int i = 0; i < 4; ++i) sums[t] = __dp4a(static_cast<int32_t>(quads[p][t][i]), 0x01010101, sums[t]);
+    }
+  };
+  const auto spread = [&](int32_t (&sums)[S::kTiles], int32_t (&zero)[S::kTiles][2]) {
 #pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            zeros[S::kGrouped ? p >> shift : 0][t][c] = sums[t][c];
-            sums[t][c] = sums[t][c + 2] = 0;
-          }
-        }
-      }
+    for (int t = 0; t < S::kTiles; ++t) {
+      int32_t sum = sums[t] + __shfl_xor_sync(kWholeWarp, sums[t], 1);
+      sum += __shfl_xor_sync(kWholeWarp, sum, 2);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) zero[t][c] = S::kStart + 64 * __shfl_sync(kWholeWarp, sum, 4 * (2 * q + c));
+      sums[t] = 0;
+    }
+  };
+  int32_t sums[S::kTiles] = {}, zeros[S::kZeros][S::kTiles][2];
+  if constexpr (S::kKeep) {
+#pragma unroll
+    for (int p = 0; p < S::kSteps; ++p) {
+      add_codes(sums, p);
+      if (S::kGrouped ? (p & shift) == shift : p + 1 == S::kSteps) spread(sums, zeros[S::kGrouped ? p >> shift : 0]);
     }
   }
 
-  const uint32_t in_unit = static_cast<uint32_t>(g / 4 * a.steps * S::kStepBytes + q * 32 + g % 4 * 8);
-  const auto load_weights = [&](WeightStep<S> &w, int32_t unit, int32_t i) {
-    const uint8_t *from = weights + unit * layout.unit_bytes + in_unit + (i < count ? lane_step(i, shift, split) * S::kStepBytes : 0);
-    const uint2 v = *reinterpret_cast<const uint2 *>(from);
-    w.words[0][0][0] = v.x, w.words[0][0][1] = v.y;
-  };
-  const auto group_scales = [&](int32_t unit, int32_t i) -> uint32_t {
-    const int32_t group = lane_step(i, shift, split) >> shift;
-    return i - (i & shift) < count ? *reinterpret_cast<const uint32_t *>(scales + unit * layout.scale_bytes + (g / 4 * a.groups + group) * 16 + g % 4 * 4) : 0;
-  };
-
-  // Results of `count` units from the block's unit `from` on, which lie in `parts`.
-  const auto finish = [&](int32_t from, int32_t count) {
-    for (int32_t u = own_unit; u < count; u += kRound) {
-      const int32_t n = (first_unit + from + u) * 16 + part_rows;
-      if (part_column >= linear.M || n >= a.rows) continue;
-      float residual[4] = {early[0], early[1], early[2], early[3]};
-      if (linear.residual != nullptr && from + u != own_unit) residual_of(first_unit + from + u, residual);
-      Sum l[4][kFoldLanes];
+  // Results of the batch from the block's unit `unit` on.
+  const auto finish = [&](int32_t unit) {
+    const int32_t batch = unit / S::kBatch;
 #pragma unroll
-      for (int s = 0; s < kFoldLanes; ++s) {
-        const int4 v = *reinterpret_cast<const int4 *>(&parts[u][s][part_column][part_rows]);
-        if constexpr (S::kGrouped) {
-          l[0][s] = __int_as_float(v.x), l[1][s] = __int_as_float(v.y), l[2][s] = __int_as_float(v.z), l[3][s] = __int_as_float(v.w);
-        } else {
-          l[0][s] = v.x, l[1][s] = v.y, l[2][s] = v.z, l[3][s] = v.w;
-        }
-      }
-      float y[4];
+    for (int b = 0; b < S::kFinish; ++b) {
+      const int32_t at = 16 * (unit + b + part_unit);
+      if (at >= end) continue;
+      const float *const from = &parts[batch % 2][b + part_unit][0][part_tile][part_q][0][0] + lane;
+      float y;
+      if constexpr (S::kGrouped) {
+        float l[kFoldLanes];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (S::kGrouped)
-          y[i] = combine_lanes(l[i]);
-        else
-          y[i] = static_cast<float>(combine_lanes(l[i])) *
-                 half_to_float(*reinterpret_cast<const uint16_t *>(scales + (from + u) * 32 + (part_rows + i) * 2));
-        y[i] = y[i] * act_scale;
-        if (linear.residual != nullptr) y[i] = y[i] + residual[i];
-      }
-      float *to = linear.out + static_cast<int64_t>(part_column) * a.rows + n;
-      if (a.rows % 4 == 0) {
-        *reinterpret_cast<float4 *>(to) = make_float4(y[0], y[1], y[2], y[3]);
+        for (int s = 0; s < kFoldLanes; ++s) l[s] = from[s * (S::kTiles * 128)];
+        y = combine_lanes(l) * S::kUnit;
       } else {
+        int32_t l[kFoldLanes];
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (n + i < a.rows) to[i] = y[i];
+        for (int s = 0; s < kFoldLanes; ++s) l[s] = __float_as_int(from[s * (S::kTiles * 128)]);
+        y = static_cast<float>(combine_lanes(l)) * (half_to_float(*reinterpret_cast<const uint16_t *>(scales + (at + part_row) * 2)) * S::kUnit);
       }
+      y = y * act_scale;
+      linear.out[first_element + at] = adds ? y + residual[b] : y;
     }
   };
 
-  WeightStep<S> next[S::kHold ? S::kSlots : 1];
-  if constexpr (S::kHold) {
-    staging.await(0);
-#pragma unroll
-    for (int p = 0; p < S::kSlots; ++p) load_weights(next[p], 0, p);
-  }
-  int32_t waiting = 0;  // units whose results lie in `parts`
+  const uint8_t *const lane_weights = weights + g / 4 * a.steps * S::kStepBytes + lane_step(0, shift, split) * S::kStepBytes + q * 32 + g % 4 * 8;
+  const uint8_t *const lane_scales = scales + (g / 4 * a.groups + split) * 16 + g % 4 * 4;
   for (int32_t unit = 0; unit < units; unit += S::kBatch) {
-    const int32_t batch = units - unit < S::kBatch ? units - unit : S::kBatch;
-    WeightStep<S> now[S::kHold ? S::kSlots : 1];
-    if constexpr (S::kHold) {
+    staging.await(unit);
+    const auto unit_of = [&](int b) { return unit + b < units ? unit + b : unit; };  // past the end one that is there, for nothing
+    int32_t dots[S::kBatch][S::kTiles][4] = {};
+    float folded[S::kBatch][S::kTiles][4] = {};
+    for (int32_t base = 0; S::kHold ? base == 0 : base < count; base += S::kSteps) {
 #pragma unroll
-      for (int p = 0; p < S::kSlots; ++p) now[p] = next[p];
-      if (unit + 1 < units) {
-        staging.await(unit + 1);
-#pragma unroll
-        for (int p = 0; p < S::kSlots; ++p) load_weights(next[p], unit + 1, p);
-      }
-    } else {
-      for (int32_t b = 0; b < batch; ++b) staging.await(unit + b);
-    }
-    Accumulators<S> acc[S::kBatch];
-    float folded[S::kGrouped ? S::kBatch : 1][2][S::kTiles][2] = {};
-    int32_t sums[S::kTiles][4] = {};
-#pragma unroll
-    for (int b = 0; b < S::kBatch; ++b) acc[b].clear();
-    for (int32_t base = 0; S::kHold ? base == 0 : base < count; base += S::kSlots) {
-#pragma unroll
-      for (int p = 0; p < S::kSlots; ++p) {
-        const int32_t i = base + p;
-        ActivationStep<S> &x = activations[p];
-        const bool starts = S::kGrouped && (p & shift) == 0, ends = S::kGrouped && (p & shift) == shift;
-        if constexpr (!S::kHold) {
-          if (starts) {
-#pragma unroll
-            for (int t = 0; t < S::kTiles; ++t) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = 0;
-          }
-          Accumulators<S>::add_codes(sums, x);
-        }
+      for (int p = 0; p < S::kSteps; ++p) {
+        const uint32_t(&x)[S::kTiles][4] = quads[p];
+        const bool starts = S::kGrouped && (p & shift) == 0;
+        if constexpr (!S::kKeep) add_codes(sums, p);
+        const int32_t step = base + p < count ? base * kFoldLanes + lane_step(p, shift, 0) : 0;
 #pragma unroll
         for (int b = 0; b < S::kBatch; ++b) {
-          WeightStep<S> w;
-          if constexpr (S::kHold)
-            w = now[p];
-          else
-            load_weights(w, b < batch ? unit + b : unit, i);
-          if (starts) acc[b].clear();
-          acc[b].multiply(w, x);
-          if constexpr (S::kGrouped) {
-            if (ends) {
-              const uint32_t pair = group_scales(b < batch ? unit + b : unit, i);
+          const uint2 v = *reinterpret_cast<const uint2 *>(lane_weights + unit_of(b) * layout.unit_bytes + step * S::kStepBytes);
+          constexpr uint32_t kTop = 0xC0C0C0C0u;
+          const uint32_t even[4] = {v.x << 6 & kTop, v.y << 6 & kTop, v.x << 2 & kTop, v.y << 2 & kTop};
+          const uint32_t odd[4] = {v.x << 4 & kTop, v.y << 4 & kTop, v.x & kTop, v.y & kTop};
 #pragma unroll
-              for (int r = 0; r < 2; ++r) {
-                const float scale = half_to_float(r == 0 ? pair & 0xFFFFu : pair >> 16);
+          for (int t = 0; t < S::kTiles; ++t) {
+            if (starts)
+              mma_from(S::kStart, dots[b][t], even, x[t][0], x[t][2]);
+            else
+              mma<true>(dots[b][t], even[0], even[1], even[2], even[3], x[t][0], x[t][2]);
+          }
+#pragma unroll
+          for (int t = 0; t < S::kTiles; ++t) mma<true>(dots[b][t], odd[0], odd[1], odd[2], odd[3], x[t][1], x[t][3]);
+        }
+        if constexpr (S::kGrouped) {
+          if ((p & shift) == shift) {
+            if constexpr (!S::kKeep) spread(sums, zeros[0]);
+#pragma unroll
+            for (int b = 0; b < S::kBatch; ++b) {
+              const uint32_t two =
+                  base + p - shift < count ? *reinterpret_cast<const uint32_t *>(lane_scales + unit_of(b) * layout.scale_bytes + ((base + p) >> shift) * kFoldLanes * 16) : 0;
+#pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                const float scale = half_to_float(i == 0 ? two & 0xFFFFu : two >> 16);
 #pragma unroll
                 for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
                   for (int c = 0; c < 2; ++c) {
-                    const int32_t zero = S::kHold ? zeros[p >> shift][t][c] : sums[t][c];
-                    const float dot = __int_as_float(acc[b].product(0, t, 2 * r + c) - zero) - 12582912.0f;
-                    folded[b][r][t][c] = fmaf(dot, scale, folded[b][r][t][c]);
+                    const float zero = __int_as_float(zeros[S::kKeep ? p >> shift : 0][t][c]);
+                    folded[b][t][2 * i + c] = fmaf(__int_as_float(dots[b][t][2 * i + c]) - zero, scale, folded[b][t][2 * i + c]);
                   }
                 }
               }
@@ -276,47 +255,44 @@ __global__ void __launch_bounds__(S::kThreads, 2) linear_window_kernel(const __g
           }
         }
         if constexpr (!S::kHold) {
-          const bool again = base + S::kSlots >= count;  // for the next units
-          if (!again || unit + S::kBatch < units) load_activations(x, again ? p : i + S::kSlots);
+          if (base + S::kSteps < count)
+            load_activations(base + S::kSteps, p);
+          else if (unit + S::kBatch < units)
+            load_activations(0, p);
         }
       }
     }
+
+    if constexpr (!S::kKeep && !S::kGrouped) spread(sums, zeros[0]);
+
+    if (unit > 0) finish(unit - S::kBatch);
+#pragma unroll
+    for (int b = 0; b < S::kFinish; ++b) residual[b] = next_residual[b];
+    load_residual(unit + S::kBatch);
+    const int32_t batch = unit / S::kBatch;
 #pragma unroll
     for (int b = 0; b < S::kBatch; ++b) {
-      if (b >= batch) break;
 #pragma unroll
       for (int t = 0; t < S::kTiles; ++t) {
+        float out[4];
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          Sum out[2];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            if constexpr (S::kGrouped)
-              out[r] = folded[b][r][t][c];
-            else
-              out[r] = acc[b].product(0, t, 2 * r + c) - (S::kHold ? zeros[0][t][c] : sums[t][c]);
-          }
-          Sum *to = &parts[waiting + b][split][8 * t + 2 * q + c][2 * g];
-          to[0] = out[0], to[1] = out[1];
-        }
+        for (int i = 0; i < 4; ++i) out[i] = S::kGrouped ? folded[b][t][i] : __int_as_float(dots[b][t][i] - zeros[0][t][i % 2]);
+        *reinterpret_cast<float4 *>(parts[batch % 2][b][split][t][q][g ^ 2 * q]) = make_float4(out[0], out[2], out[1], out[3]);
       }
     }
-    waiting += batch;
-    const bool last = unit + S::kBatch >= units;
-    if (waiting < kFinishUnits && !last) continue;
+    // Of two buffers: who goes on from here has finished the batch before, whose place the next one takes.
     __syncthreads();
-    finish(unit + batch - waiting, waiting);
-    if (!last) __syncthreads();
-    waiting = 0;
   }
+  finish((units - 1) / S::kBatch * S::kBatch);
 }
 
 // How many units a block of this shape takes, or 0 where not even one finds room.
 template <class S>
 int32_t window_units(const PackedArgs &a, int32_t wanted) {
   const WindowLayout<S> layout(a);
-  const int32_t fit = (shared_memory_of_half() - WindowLayout<S>::kPartBytes) / (layout.unit_bytes + layout.scale_bytes);
-  return std::min({wanted, fit, kWindowUnits});
+  int32_t units = std::min(wanted, kWindowUnits);
+  while (units > 0 && layout.bytes(units) > shared_memory_of_half()) --units;
+  return units;
 }
 
 // Launches a window in blocks of `wanted` units, or fewer, and tells how that went; nothing where not even one unit finds room.
@@ -330,25 +306,32 @@ std::optional<int32_t> launch_window(const LinearArgs &args, int32_t wanted, voi
     return launch_as(settings, linear_window_kernel<S>, dim3(static_cast<unsigned>(ceil_div(units, block_units))), dim3(S::kThreads), stream,
                      WindowArgs{args, units, block_units});
   };
-  constexpr int kFew = kGroup == 0 ? 5 : 4;
   const int32_t steps = lane_steps(args.weight.steps, kGroup == 128 ? 1 : 0, 0);
-  if (args.M <= 8) {
-    if (steps <= kFew) return with(WindowShape<kGroup, 1, kFew, true, 1>{});
-    if constexpr (kGroup == 128) {
-      if (steps <= 6) return with(WindowShape<kGroup, 1, 6, true, 1>{});
-    }
-    return wanted == 1 ? with(WindowShape<kGroup, 1, 8, false, 1>{}) : with(WindowShape<kGroup, 1, 8, false, 2>{});
-  }
-  if (steps <= kFew) return with(WindowShape<kGroup, 2, kFew, true, 1>{});
-  if constexpr (kGroup == 128) {
-    if (steps <= 6) return with(WindowShape<kGroup, 2, 6, true, 1>{});
-    if (steps <= 8) return with(WindowShape<kGroup, 2, 8, true, 1>{});
-  }
-  constexpr int kMany = kGroup == 64 ? 4 : 6;
+  const bool one = wanted == 1, narrow = args.M <= 8;
   if constexpr (kGroup == 0) {
-    if (wanted > 1) return with(WindowShape<kGroup, 2, kMany, false, 2>{});
+    if (steps <= 5) {
+      if (narrow) return one ? with(WindowShape<0, 1, 5, true, 1>{}) : with(WindowShape<0, 1, 5, true, 2>{});
+      return one ? with(WindowShape<0, 2, 5, true, 1>{}) : with(WindowShape<0, 2, 5, true, 2>{});
+    }
+    if (narrow) return steps <= 14 ? with(WindowShape<0, 1, 14, true, 2>{}) : with(WindowShape<0, 1, 10, false, 2>{});
+    return steps <= 14 ? with(WindowShape<0, 2, 14, true, 2>{}) : with(WindowShape<0, 2, 7, false, 2>{});
+  } else if constexpr (kGroup == 64) {
+    if (narrow) return steps <= 4 ? with(WindowShape<64, 1, 4, true, 2>{}) : with(WindowShape<64, 1, 8, false, 2>{});
+    return steps <= 4 ? with(WindowShape<64, 2, 4, true, 1>{}) : with(WindowShape<64, 2, 4, false, 1>{});
+  } else {
+    if (steps <= 4) {
+      if (narrow) return one ? with(WindowShape<128, 1, 4, true, 1>{}) : with(WindowShape<128, 1, 4, true, 2>{});
+      return one ? with(WindowShape<128, 2, 4, true, 1>{}) : with(WindowShape<128, 2, 4, true, 2>{});
+    }
+    if (narrow) {
+      if (steps <= 6) return with(WindowShape<128, 1, 6, true, 2>{});
+      if (steps <= 8) return with(WindowShape<128, 1, 8, true, 2>{});
+      return steps <= 12 ? with(WindowShape<128, 1, 12, true, 1>{}) : with(WindowShape<128, 1, 10, false, 2>{});
+    }
+    if (steps <= 6) return with(WindowShape<128, 2, 6, true, 1>{});
+    if (steps <= 8) return with(WindowShape<128, 2, 8, true, 1>{});
+    return one && steps <= 12 ? with(WindowShape<128, 2, 12, true, 1>{}) : with(WindowShape<128, 2, 6, false, 1>{});
   }
-  return with(WindowShape<kGroup, 2, kMany, false, 1>{});
 }
 
 }  // namespace cuda

@@ -128,7 +128,7 @@ void linear_cases(Report &report) {
   struct Shape {
     int32_t N, K;
   };
-  const Shape shapes[] = {{37, 576}, {100, 1536}, {25, 2560}, {9, 6912}, {130, 130}, {1, 1}, {64, 64}, {33, 4096}, {41, 9728}};
+  const Shape shapes[] = {{37, 576}, {100, 1536}, {25, 2560}, {9, 6912}, {130, 130}, {1, 1}, {64, 64}, {33, 4096}, {19, 6144}, {41, 9728}};
   for (int32_t kind : {0, 1, 2}) {
     for (int32_t group_size : {0, 64, 128}) {
       for (const Shape &s : shapes) {
