@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from ..errors import UserError, describe_os_error, one_line
+from ..errors import UserError, one_line
 from ..power.clocks import ClockReader, ClockReport, Clocks, ClockWatch
-from ..power.mode_note import left_behind
-from ..power.modes import PowerModes
+from ..power.mode_note import left_behind, waiting
+from ..power.modes import Held, PowerModes
 from ..power.registry import AUTO, KINDS, open_source
 from ..power.signals import deferred
 from ..power.source import Where
@@ -49,9 +49,15 @@ GRACE_S = 2.0
     metavar="NAME",
     help="Set a power mode: for good, or while COMMAND runs and then the one before.",
 )
-@click.option("--reboot", is_flag=True, help="With --set-mode: allow a mode that takes a reboot.")
 @click.option(
-    "--restore-mode", is_flag=True, help="Go back to the mode from before a run that was killed."
+    "--reboot",
+    is_flag=True,
+    help="With --set-mode and --restore-mode: allow a mode that takes a reboot.",
+)
+@click.option(
+    "--restore-mode",
+    is_flag=True,
+    help="Go back to the mode from before a run that was killed, or that waits behind a reboot.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.argument("argv", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
@@ -73,8 +79,10 @@ def command(
         raise UserError("--modes, --set-mode and --restore-mode are different things: give one")
     if wanted and (source != AUTO or tegrastats is not None):
         raise UserError("--source and --tegrastats are of a reading: leave them out, or the modes")
-    if set_mode is None and (argv or reboot):
-        raise UserError(f"{argv[0] if argv else '--reboot'!r} goes with --set-mode NAME")
+    if set_mode is None and argv:
+        raise UserError(f"{argv[0]!r} goes with --set-mode NAME")
+    if reboot and set_mode is None and not restore_mode:
+        raise UserError("'--reboot' goes with --set-mode NAME or --restore-mode")
     if argv and reboot:
         raise UserError("a COMMAND cannot run on behind a reboot: leave --reboot out")
     if argv and as_json:
@@ -82,11 +90,11 @@ def command(
     if set_mode is not None and argv:
         ctx.exit(_run_in_mode(root, set_mode, argv))
     elif set_mode is not None:
-        _tell_set(set_mode, _modes(root).keep(set_mode, reboot=reboot), as_json)
+        power_modes = _modes(root)
+        name = power_modes.find(set_mode).name
+        _tell_set(name, not power_modes.keep(name, reboot=reboot), as_json)
     elif restore_mode:
-        before = _modes(root).restore()
-        told = "no mode was left to restore" if before is None else f"power mode {before}"
-        _print(json.dumps({"mode": before}) if as_json else told)
+        _tell_set(*_modes(root).restore(reboot=reboot), as_json)
     elif modes:
         _list_modes(root, as_json)
     else:
@@ -137,7 +145,9 @@ def _list_modes(root: Path, as_json: bool) -> None:
         _print(f"now: {now or 'unknown'}")
     _print_clocks(clocks)
     if left is not None:
-        _notice(f"a run that was killed left its mode; {left} was before: power --restore-mode")
+        again = "a run waits to be given again behind a reboot"
+        who = again if waiting(root) else "a run that was killed left its mode"
+        _notice(f"{who}; {left} was before: power --restore-mode")
 
 
 def _print_clocks(clocks: Clocks) -> None:
@@ -153,28 +163,30 @@ def _print_clocks(clocks: Clocks) -> None:
         _print(f"throttled by {', '.join(clocks.throttled_by)}")
 
 
-def _tell_set(name: str, holds: bool, as_json: bool) -> None:
+def _tell_set(name: str | None, rebooting: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"mode": name, "rebooting": not holds}))
+        click.echo(json.dumps({"mode": name, "rebooting": rebooting}))
+    elif name is None:
+        click.echo("no mode was left to restore")
     else:
-        click.echo(f"power mode {name}" if holds else f"the board reboots into {name}")
+        _print(f"the board reboots into {name}" if rebooting else f"power mode {name}")
 
 
 def _run_in_mode(root: Path, mode: str, argv: tuple[str, ...]) -> int:
     """The exit code of ``argv``, run while ``mode`` holds."""
     sys.stdout.flush()
     process = None
-    with _modes(root).held(mode), ClockWatch(root) as watch:
+    with _modes(root).held(mode) as held, ClockWatch(root) as watch:
         try:
             with deferred():  # between its start and our knowing of it
                 process = subprocess.Popen(argv)
             code = process.wait()
         except OSError as error:
-            raise UserError(f"{argv[0]} cannot be run: {describe_os_error(error)}") from None
+            raise UserError(f"{argv[0]} cannot be run: {error.strerror or error}") from None
         finally:
             if process is not None and process.poll() is None:
                 _end(process)
-    _notice(_clock_line(mode, watch.report()))
+    _notice(_clock_line(held, watch.report()))
     return code if code >= 0 else 128 - code
 
 
@@ -185,8 +197,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _clock_line(mode: str, report: ClockReport) -> str:
-    parts = [f"in power mode {mode}"]
+def _clock_line(held: Held, report: ClockReport) -> str:
+    parts = [f"in power mode {held.name}{'' if held.other is None else ' at first'}"]
     for name, seen in (("GPU", report.gpu_mhz), ("EMC", report.emc_mhz)):
         if seen is not None:
             parts.append(f"{name} {seen.lowest:.0f} to {seen.highest:.0f} MHz")

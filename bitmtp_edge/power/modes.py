@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import Interrupted, UserError
-from .mode_note import ModeNote, locked_note
+from .mode_note import ModeNote, left_behind, locked_note, shared_note
 from .nvpmodel import (
     Current,
     Done,
@@ -44,6 +45,15 @@ class Rebooting(Interrupted):
     """The board is about to reboot into a power mode."""
 
 
+@dataclass
+class Held:
+    """The mode that a block holds. other: known behind the block, what the mode was at its end
+    where somebody else had set another one, or nobody could tell."""
+
+    name: str
+    other: str | None = None
+
+
 class PowerModes:
     """The modes of ``root``'s nvpmodel.conf, changed by ``command``.
 
@@ -64,6 +74,7 @@ class PowerModes:
         self._command = command or find_command()
         self._patience = patience or Patience()
         self._sleep = sleep
+        self._held: Held | None = None
         self.table = self._read_table()
         if not self.table.modes and self._command is None:
             raise UserError(
@@ -81,6 +92,22 @@ class PowerModes:
             mode = None if status is None else self.table.numbered(parse_status(status))
             told = None if mode is None else Current(mode.name, mode.id)
         return told
+
+    def other_than(self, name: str) -> str | None:
+        """The mode now where it is not ``name``, or "unknown"; None where it still is. One question
+        to nvpmodel; never raises."""
+        try:
+            now = self.current()
+        except UserError as error:
+            return f"unknown ({error})"
+        if now is None:
+            return "unknown"
+        return None if now.name == name else now.name
+
+    def kept(self) -> AbstractContextManager[None]:
+        """For work in the present mode: no process that goes by the note sets a mode while the
+        block lasts, as far as this account may say so. Never raises, and sets nothing."""
+        return shared_note(self.root)
 
     def find(self, name: str) -> Mode:
         """The mode ``name``, capitals aside. UserError names those there are."""
@@ -125,7 +152,7 @@ class PowerModes:
         return True
 
     @contextmanager
-    def held(self, name: str, *, reboot: bool = False) -> Iterator[None]:
+    def held(self, name: str, *, reboot: bool = False) -> Iterator[Held]:
         """Mode ``name`` for as long as the block lasts, then the mode from before.
 
         Also after an exception, and so after Ctrl-C; on the main thread SIGTERM and SIGHUP are
@@ -133,43 +160,53 @@ class PowerModes:
         whoever holds or restores a mode next goes back to what that process meant to go back to.
         reboot: the way there and back may take one. On the way there :class:`Rebooting` is raised,
         and the note is left for whoever holds a mode after it. Inside the block :meth:`change` goes
-        to other modes. Raises UserError as :meth:`set` does, and where the mode before cannot be
-        told or set again.
+        to other modes. ``notice`` is told where the mode at the end is not the one that was held.
+        Raises UserError as :meth:`set` does, and where the mode before cannot be told or set again;
+        that comes behind what the block failed with.
         """
         mode = self.find(name)
-        with locked_note(self.root, _by_hand(mode)) as note, on_signals(interrupt):
+        with locked_note(self.root, lambda: self._advice(mode)) as note, on_signals(interrupt):
             before = self._left(note) or self._mode_to_go_back_to()
             note.write(before)
-            rebooting = False
+            fault: BaseException | None = None
             try:
                 self.change(mode.name, reboot=reboot)
-                yield
+                self._held = Held(mode.name)
+                yield self._held
             except Rebooting:
-                rebooting = True
+                note.write(before, waiting=True)
+                raise
+            except BaseException as error:
+                fault = error
                 raise
             finally:
-                if not rebooting:
+                if not note.waiting:
                     with on_signals(signal.SIG_IGN):
-                        self._go_back(before, reboot=reboot)
+                        self._let_go()
+                        self._go_back(before, reboot=reboot, fault=fault)
                         note.clear()
 
     def change(self, name: str, *, reboot: bool = False) -> None:
         """As :meth:`set`; where the board is about to reboot, raises :class:`Rebooting`."""
-        if not self.set(name, reboot=reboot):
-            raise Rebooting(f"the board reboots into power mode {self.find(name).name}")
+        mode = self.find(name)
+        if not self.set(mode.name, reboot=reboot):
+            raise Rebooting(f"the board reboots into power mode {mode.name}")
+        if self._held is not None:
+            self._held.name = mode.name
 
-    def restore(self) -> str | None:
-        """Goes back to the mode of a note that somebody left; its name, or None without one."""
-        with locked_note(self.root, "run this command with sudo") as note:
+    def restore(self, *, reboot: bool = False) -> tuple[str | None, bool]:
+        """Goes back to the mode of a note that somebody left. Its name, or None without one; and
+        whether the board is about to reboot into it, as ``reboot`` allows."""
+        with locked_note(self.root, lambda: "run this command with sudo") as note:
             before = self._left(note)
-            if before is not None:
-                self._go_back(before)
-                note.clear()
-            return before
+            holds = before is None or self._go_back(before, reboot=reboot)
+            note.clear()
+            return before, not holds
 
     def keep(self, name: str, *, reboot: bool = False) -> bool:
         """As :meth:`set`, for good: a note that somebody left is void then."""
-        with locked_note(self.root, _by_hand(self.find(name))) as note:
+        mode = self.find(name)
+        with locked_note(self.root, lambda: _by_hand(mode)) as note:
             done = self.set(name, reboot=reboot)
             note.clear()
             return done
@@ -198,19 +235,52 @@ class PowerModes:
             return self.find(name).name
         except UserError as error:
             # Flashed again since, or given another configuration: nothing is there to go back to.
-            self._notice(f"a run that was killed left a note, which is dropped: {error}")
+            self._notice(f"an earlier run left a note, which is dropped: {error}")
             note.clear()
             return None
 
-    def _go_back(self, name: str, *, reboot: bool = False) -> None:
+    def _let_go(self) -> None:
+        """The end of a block that held a mode: says so where that is not the one there is."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.other = self.other_than(held.name)
+        if held.other is not None:
+            self._notice(
+                f"power mode {held.name} was held, and at the end the mode is {held.other}: "
+                "something else sets it"
+            )
+
+    def _go_back(
+        self, name: str, *, reboot: bool = False, fault: BaseException | None = None
+    ) -> bool:
+        """As :meth:`set`, announcing a reboot; an error tells the fault that it comes behind."""
         mode = self.find(name)
         try:
-            self.set(name, reboot=reboot)
+            announced = reboot and self.needs_reboot(mode, self.current())
+            if announced:
+                self._notice(f"the board reboots now, back into power mode {name}")
+            holds = self.set(name, reboot=reboot)
+            if not holds and not announced:
+                self._notice(f"the board reboots, back into power mode {name}")
+            return holds
         except UserError as error:
-            raise UserError(
-                f"the power mode could not be set back to {name}: {error}; "
-                f"to do it: sudo nvpmodel -m {mode.id}"
-            ) from None
+            told = f"the power mode could not be set back to {name}: {error}"
+            if (command := _command_of(mode)) not in told:
+                told += f"; to do it: {command}"
+            if isinstance(fault, Exception):
+                what = str(fault) if isinstance(fault, UserError) else type(fault).__name__
+                told = f"{what}; then {told}"
+            raise UserError(told) from fault
+
+    def _advice(self, mode: Mode) -> str:
+        """To who may not hold ``mode``."""
+        left = left_behind(self.root)
+        if left is not None:
+            return f"an earlier run left its power mode, {left} was before: {restore_by_hand()}"
+        if self.other_than(mode.name) is None:
+            return "run this command with sudo"
+        return _by_hand(mode)
 
     def _holds(self, mode: Mode) -> bool:
         now = self.current()
@@ -240,12 +310,22 @@ class PowerModes:
         return run(self._command, *arguments, within_s=within_s, answer=answer)
 
 
+def restore_by_hand() -> str:
+    """The command that goes back to the mode of a note; a path where sudo would not find ours."""
+    program = Path(sys.executable).with_name("bitmtp-edge")
+    return f"sudo {program if program.exists() else program.name} power --restore-mode"
+
+
 def _takes_reboot(mode: Mode) -> UserError:
     return UserError(
         f"power mode {mode.name} takes a reboot: add --reboot to allow it, or do it yourself: "
-        f"sudo nvpmodel -m {mode.id}"
+        f"{_command_of(mode)}"
     )
 
 
 def _by_hand(mode: Mode) -> str:
-    return f"run this command with sudo, or set it yourself: sudo nvpmodel -m {mode.id}"
+    return f"run this command with sudo, or set it yourself: {_command_of(mode)}"
+
+
+def _command_of(mode: Mode) -> str:
+    return f"sudo nvpmodel -m {mode.id}"

@@ -57,6 +57,8 @@ if not setting:
 if "permission" in how:
     print("NVPM ERROR: failed to open file /var/lib/nvpmodel/status: Permission denied")
     raise SystemExit(1)
+if "half" in how:
+    state.write_text("0")
 if "fail" in how:
     print("NVPM ERROR: Error writing 2 to /sys/devices/gpu.0/fbp_pg_mask: 19")
     print("NVPM ERROR: failed to set power mode!")
@@ -100,6 +102,9 @@ class Board:
         """How nvpmodel was called to set something."""
         told = (self.bin / "calls").read_text() if (self.bin / "calls").exists() else ""
         return [line for line in told.splitlines() if line != "-q"]
+
+    def set(self, mode: int) -> None:
+        (self.bin / "state").write_text(str(mode))
 
     def misbehave(self, how: str) -> None:
         (self.bin / "how").write_text(how)
