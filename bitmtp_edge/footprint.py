@@ -104,13 +104,11 @@ def kv_bytes(bundle: Bundle, segment: int) -> int:
 def workspace_bytes(nodes: Sequence[Node], state: ReplayState) -> int:
     """The most that a CUDA kernel of ``nodes`` asks for in a step of ``state``."""
     attention = {
-        tuple(int(node.attributes[name]) for name in ("num_heads", "head_dim"))
+        tuple(int(node.attributes[name]) for name in ("num_heads", "num_kv_heads", "head_dim"))
         for node in nodes
         if node.op == "NestedKVAttention"
     }
-    needs = [
-        attention_workspace(state.width, state.segment, heads, dim) for heads, dim in attention
-    ]
+    needs = [attention_workspace(state.width, state.segment, *sizes) for sizes in attention]
     needs += [
         head_workspace(node.attributes, state.outputs) for node in nodes if node.op == "GreedyHead"
     ]
@@ -122,14 +120,19 @@ def workspace_bytes(nodes: Sequence[Node], state: ReplayState) -> int:
 _UNIT_WIDTHS = ((2048, 64), (8192, 256))  # positions below the first number: so many a unit
 _LAST_UNIT_WIDTH = 512
 _MOST_PARTIALS = 64 << 20
+_TILE = 8  # query vectors of a KV head, prepared beforehand in windows wider than _OWN_ROWS
+_OWN_ROWS = 2
 
 
-def attention_workspace(width: int, capacity: int, heads: int, head_dim: int) -> int:
+def attention_workspace(width: int, capacity: int, heads: int, kv_heads: int, head_dim: int) -> int:
     """Bytes that NestedKVAttention asks for, of ``width`` rows behind up to ``capacity``."""
     units = _units(capacity + width)
     fit = _MOST_PARTIALS // (units * heads * (head_dim + 2) * 4) // 8 * 8
     rows = width if fit >= width else min(width, 8) if fit < 8 else fit
     parts = [units * rows * heads * size for size in (head_dim * 4, 8)]
+    if width > _OWN_ROWS:
+        queries = kv_heads * -(-width * (heads // kv_heads) // _TILE) * _TILE
+        parts += [queries * size for size in (head_dim * 4, 8)]
     return sum(-(-part // ALIGNMENT) * ALIGNMENT for part in parts)
 
 

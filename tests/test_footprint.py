@@ -116,15 +116,18 @@ def test_no_states(tiny_bundle: Bundle) -> None:
 # ---- the kernels' workspaces ---------------------------------------------------------------------
 
 SIZES = list(
-    itertools.product((1, 9, 31, 128), (512, 2048, 8192, 8300, 32768), ((9, 64), (32, 128)))
+    itertools.product(
+        (1, 2, 3, 9, 31, 128),
+        (512, 2048, 8192, 8300, 32768),
+        ((9, 3, 64), (9, 9, 64), (32, 8, 128)),
+    )
 )
 PROBE = """
 #include <cstdio>
 #include "attention_layout.cuh"
 int main() {
   bitmtp_nested_kv_attention_args a = {};
-  a.Hkv = 1;
-  while (std::scanf("%d %d %d %d", &a.M, &a.capacity, &a.H, &a.D) == 4)
+  while (std::scanf("%d %d %d %d %d", &a.M, &a.capacity, &a.H, &a.Hkv, &a.D) == 5)
     std::printf("%lld\\n", (long long)bitmtp::cuda::attention::attention_layout(a).bytes);
 }
 """
@@ -139,9 +142,9 @@ def test_attention_asks_for_what_its_layout_says(tmp_path: Path) -> None:
     plugins = ROOT / "plugins"
     folders = [f"-I{plugins / 'cuda'}", f"-I{plugins / 'include'}"]
     subprocess.run([compiler, "-std=c++17", *folders, source, "-o", program], check=True)
-    asked = "\n".join(f"{m} {rows} {heads} {dim}" for m, rows, (heads, dim) in SIZES)
+    asked = "\n".join(" ".join(map(str, (m, rows, *sizes))) for m, rows, sizes in SIZES)
     done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
-    found = [attention_workspace(m, rows, heads, dim) for m, rows, (heads, dim) in SIZES]
+    found = [attention_workspace(m, rows, *sizes) for m, rows, sizes in SIZES]
     assert found == [int(line) for line in done.stdout.split()]
 
 

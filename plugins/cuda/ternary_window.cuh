@@ -202,7 +202,9 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
     }
   };
 
-  const uint8_t *const lane_weights = weights + g / 4 * a.steps * S::kStepBytes + lane_step(0, shift, split) * S::kStepBytes + q * 32 + g % 4 * 8;
+  // A warp without steps meets the row's first with zeros: its own would lie where others write.
+  const int32_t first_step = count > 0 ? lane_step(0, shift, split) : 0;
+  const uint8_t *const lane_weights = weights + (g / 4 * a.steps + first_step) * S::kStepBytes + q * 32 + g % 4 * 8;
   const uint8_t *const lane_scales = scales + (g / 4 * a.groups + split) * 16 + g % 4 * 4;
   for (int32_t unit = 0; unit < units; unit += S::kBatch) {
     staging.await(unit);

@@ -140,6 +140,7 @@ void exchange_cases(Report &report) {
   for (size_t words : {size_t{1}, size_t{3}, size_t{255}, size_t{256}, size_t{257}, size_t{1024}, size_t{16384}, size_t{16385}, size_t{300001}}) {
     HostArray there(words), back(words);
     const DeviceOutput<uint32_t> device(words);
+    finish();  // its content
     const Graph graph(true, [&](cudaStream_t stream) {
       require(bitmtp_cuda_send(there.data, device.data(), static_cast<int64_t>(words) * 4, stream), "send");
       require(bitmtp_cuda_fetch(device.data(), back.data, static_cast<int64_t>(words) * 4, stream), "fetch");
