@@ -205,9 +205,9 @@ def _clock_line(held: Held, report: ClockReport) -> str:
     if report.jetson_clocks is not None:
         parts.append(f"jetson_clocks {'on' if report.jetson_clocks else 'off'}")
     events = [f"{number} {what}" for what, number in report.events.items() if number]
-    held = events + report.throttled_by
-    if held:
-        parts.append(f"throttled by {', '.join(held)}")
+    throttling = events + report.throttled_by
+    if throttling:
+        parts.append(f"throttled by {', '.join(throttling)}")
     elif report.tells_throttling:
         parts.append("no throttling seen")
     else:

@@ -14,6 +14,7 @@ from ..errors import describe_os_error
 from .source import SourceError
 
 _LONGEST_LINE = 1 << 16
+_MOST_A_SECOND = 1 << 18  # bytes; tegrastats prints some thousand
 
 
 class LineProcess:
@@ -38,13 +39,21 @@ class LineProcess:
         self._news = threading.Condition()
         self._newest: tuple[float, str] | None = None
         self._ended = False
+        self._flooded = False
         threading.Thread(target=self._listen, name="power lines", daemon=True).start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
+        began, told = time.monotonic(), 0
         with self._process.stdout as lines:
             while line := lines.readline(_LONGEST_LINE):
                 at = time.monotonic()
+                if at > began + 1:
+                    began, told = at, 0
+                told += len(line)
+                if told > _MOST_A_SECOND:  # reading on would take a processor
+                    self._flooded = True
+                    break
                 with self._news:
                     self._newest = at, line.decode(errors="replace")
                     self._news.notify_all()
@@ -62,6 +71,8 @@ class LineProcess:
             self._news.wait_for(lambda: self._newest is not None or self._ended, first_within_s)
             if self._newest is None and not self._ended:
                 raise SourceError(f"no answer within {first_within_s:g} s")
+            if self._flooded:
+                raise SourceError(f"it prints over {_MOST_A_SECOND >> 10} KiB a second")
             if self._newest is None:
                 raise SourceError("it ended without an answer")
             at, line = self._newest

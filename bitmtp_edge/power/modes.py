@@ -71,7 +71,7 @@ class PowerModes:
     ) -> None:
         self.root = root
         self._notice = notice
-        self._command = command or find_command()
+        self._command = command or find_command(root)
         self._patience = patience or Patience()
         self._sleep = sleep
         self._held: Held | None = None
@@ -165,6 +165,7 @@ class PowerModes:
         that comes behind what the block failed with.
         """
         mode = self.find(name)
+        self._can_set()
         with locked_note(self.root, lambda: self._advice(mode)) as note, on_signals(interrupt):
             before = self._left(note) or self._mode_to_go_back_to()
             note.write(before)
@@ -197,6 +198,7 @@ class PowerModes:
     def restore(self, *, reboot: bool = False) -> tuple[str | None, bool]:
         """Goes back to the mode of a note that somebody left. Its name, or None without one; and
         whether the board is about to reboot into it, as ``reboot`` allows."""
+        self._can_set()
         with locked_note(self.root, lambda: "run this command with sudo") as note:
             before = self._left(note)
             holds = before is None or self._go_back(before, reboot=reboot)
@@ -206,6 +208,7 @@ class PowerModes:
     def keep(self, name: str, *, reboot: bool = False) -> bool:
         """As :meth:`set`, for good: a note that somebody left is void then."""
         mode = self.find(name)
+        self._can_set()
         with locked_note(self.root, lambda: _by_hand(mode)) as note:
             done = self.set(name, reboot=reboot)
             note.clear()
@@ -305,9 +308,18 @@ class PowerModes:
         return UserError(f"nvpmodel could not set {mode.name}: {done.complaint}")
 
     def _run(self, *arguments: str, within_s: float, answer: str = "no\n") -> Done:
-        if self._command is None:
-            raise UserError("power modes are set by nvpmodel, which is not here")
-        return run(self._command, *arguments, within_s=within_s, answer=answer)
+        return run(self._can_set(), *arguments, within_s=within_s, answer=answer)
+
+    def _can_set(self) -> str:
+        """nvpmodel. UserError where there is none, or it is not that of ``root``."""
+        if self._command is not None:
+            return self._command
+        if self.root.resolve() != Path("/"):
+            raise UserError(
+                f"the power modes of {self.root} cannot be set from here: nvpmodel sets those of "
+                "this machine (leave --root out)"
+            )
+        raise UserError("power modes are set by nvpmodel, which is not here")
 
 
 def restore_by_hand() -> str:

@@ -1,20 +1,19 @@
-"""NVIDIA's nvpmodel: its configuration, what it prints, and a run of it that cannot hang us."""
+"""NVIDIA's nvpmodel: its configuration, what it prints, and a run of it."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import signal
-import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..errors import UserError, describe_os_error
 from .sysfs import integer
+from .tool import run_tool
 
-_SBIN = "/usr/sbin:/sbin"  # often missing in a user's PATH
+_SBIN = ("/usr/sbin", "/sbin")  # often missing in a user's PATH
+_SYSTEM = (*_SBIN, "/usr/bin", "/bin")
 _HEADER = re.compile(r"<\s*(\w+)\b([^>]*)>")
 _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*([^\s>]+)")
 _NAME = re.compile(r"NV\s+Power\s+Mode\s*(?:\[(\d+)\])?\s*:\s*(\S+)")
@@ -107,9 +106,17 @@ def parse_status(text: str) -> int | None:
     return None if found is None else integer(found[1])
 
 
-def find_command() -> str | None:
-    """The path of nvpmodel; None where there is none."""
-    return shutil.which("nvpmodel", path=f"{os.environ.get('PATH', '')}:{_SBIN}")
+def find_command(root: Path = Path("/")) -> str | None:
+    """The path of the nvpmodel that knows the modes of ``root``; None where there is none.
+
+    This machine's knows nothing of another root, and would set the modes of this machine. Only one
+    that somebody put into PATH outside the system's own folders stands for it.
+    """
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), *_SBIN]
+    if root.resolve() != Path("/"):
+        system = {os.path.realpath(folder) for folder in _SYSTEM}
+        folders = [each for each in folders if os.path.realpath(each) not in system]
+    return shutil.which("nvpmodel", path=os.pathsep.join(folders))
 
 
 @dataclass(frozen=True)
@@ -143,30 +150,8 @@ class Done:
 def run(command: str, *arguments: str, within_s: float, answer: str = "no\n") -> Done:
     """Runs nvpmodel; ``answer`` is what it gets where it asks whether to reboot.
 
-    UserError where it cannot be started or is not done within ``within_s``; it is then ended.
+    UserError where it cannot be started, is not done within ``within_s`` or prints without end; it
+    is then ended.
     """
     shown = " ".join(("nvpmodel", *arguments))
-    try:
-        process = subprocess.Popen(
-            [command, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C must not stop it half-way
-        )
-    except OSError as error:
-        raise UserError(f"{shown} cannot be run: {describe_os_error(error)}") from None
-    try:
-        output, _ = process.communicate(answer.encode(), within_s)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{shown} did not end within {within_s:g} s: it was stopped") from None
-    finally:
-        if process.poll() is None:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-    return Done(process.returncode, output.decode(errors="replace"))
+    return Done(*run_tool([command, *arguments], shown, within_s, answer))

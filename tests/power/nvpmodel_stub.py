@@ -45,6 +45,8 @@ state = folder / "state"
 setting = sys.argv[1] == "-m"
 if "hang" in how and (setting or "query" in how):
     time.sleep(600)
+while "flood" in how and setting:
+    print("NVPM VERB: value = 1" * 100)
 if "die" in how and setting:
     os.kill(os.getpid(), signal.SIGKILL)
 if not setting:

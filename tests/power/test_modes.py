@@ -14,6 +14,7 @@ import pytest
 
 from bitmtp_edge.errors import UserError
 from bitmtp_edge.power import modes as module
+from bitmtp_edge.power import nvpmodel
 from bitmtp_edge.power.mode_note import NOTE, left_behind, locked_note, waiting
 from bitmtp_edge.power.modes import Patience, PowerModes, Rebooting
 
@@ -86,6 +87,7 @@ elif os.fork() == 0:
         ("lie", "nvpmodel set 25W without an error, and 0.2 s later the mode is 15W"),
         ("die", "nvpmodel could not set 25W: it said nothing"),
         ("hang", "nvpmodel -m 3 did not end within 1 s: it was stopped"),
+        ("flood", "nvpmodel -m 3 printed more than 64 KiB: it was stopped"),
         ("reboot", "power mode 25W takes a reboot: add --reboot to allow it"),
         ("permission", "no permission to set power mode 25W (NVPM ERROR: failed to open file"),
     ],
@@ -421,18 +423,36 @@ def test_a_note_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_no_modes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_command", lambda: None)
+    monkeypatch.setattr(module, "find_command", lambda root: None)
     with pytest.raises(UserError, match="no power modes here"):
         PowerModes(tmp_path)
 
 
 def test_a_configuration_without_the_command(nx: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_command", lambda: None)
+    monkeypatch.setattr(module, "find_command", lambda root: None)
     modes = PowerModes(nx.root)
     assert len(modes.table.modes) == 4
     assert modes.current() is None
-    with pytest.raises(UserError, match="which is not here"):
+    with pytest.raises(UserError, match="cannot be set from here"):
         modes.set("25W")
+
+
+def test_a_tree_of_another_machine(nx: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its modes are read from its files alone; none is set, here or there."""
+    monkeypatch.setenv("PATH", str(nx.bin))
+    monkeypatch.setattr(nvpmodel, "_SYSTEM", (str(nx.bin),))  # as where JetPack puts its own
+    trees.write(nx.root / "var/lib/nvpmodel/status", "pmode:0003 fmode:quiet")
+    modes = PowerModes(nx.root)
+    now = modes.current()
+    assert now is not None and now.name == "25W" and nx.mode == 2
+    told = f"the power modes of {nx.root} cannot be set from here: nvpmodel sets those of this mach"
+    refusals = (lambda: modes.keep("15W"), lambda: modes.restore(), modes.held("15W").__enter__)
+    for refused in refusals:
+        with pytest.raises(UserError) as error:
+            refused()
+        assert str(error.value).startswith(told)
+    assert nx.calls == [] and not (nx.root / NOTE).exists()
+    assert nvpmodel.find_command() == nx.command
 
 
 def test_the_command_without_a_configuration(nx: Board) -> None:
