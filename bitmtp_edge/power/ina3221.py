@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .source import UNCONNECTED, Reading, Source, SourceError, Where
+from .source import BOARD_INPUTS, UNCONNECTED, NoTotal, Reading, Source, SourceError, Where
 from .sysfs import number_or_none, read_number, text_or_none
 
 CHIPS = ("ina3221", "ina3221x")  # the driver's names, of hwmon and of iio
@@ -26,6 +26,8 @@ _IIO = (
     "sys/bus/i2c/drivers/ina3221x/*/iio:device*",
     "sys/bus/iio/devices/iio:device*",
 )
+_COMPATIBLE = "proc/device-tree/compatible"
+_HAS_VDD_IN = "p3767"  # the module of Orin NX and Nano
 _CHANNELS = (1, 2, 3)  # hwmon's in4 to in7 and curr4 are shunt voltages and sums
 
 
@@ -56,6 +58,7 @@ class Ina3221(Source):
         self._rails = find_rails(where.root)
         if not self._rails:
             raise SourceError(f"no INA3221 with a named rail under {where.root / 'sys'}")
+        _check_input(where.root, self._rails)
         slowest = max(number_or_none(rail.chip / "update_interval") or 0 for rail in self._rails)
         self.poll_s = self.update_s = min(max(POLL_S, slowest / 1000), _SLOWEST_S)
 
@@ -68,6 +71,21 @@ def find_rails(root: Path) -> list[Rail]:
     rails = [rail for chip in _chips(root, _HWMON) for rail in _hwmon_rails(chip)]
     rails = rails or [rail for chip in _chips(root, _IIO) for rail in _iio_rails(chip)]
     return _named_apart(rails)
+
+
+def _check_input(root: Path, rails: list[Rail]) -> None:
+    """NoTotal where the board has an input rail and it is not among ``rails``."""
+    names = [rail.name for rail in rails]
+    if any(name in BOARD_INPUTS for name in names):
+        return
+    for chip in _chips(root, _HWMON):
+        for channel in _CHANNELS:
+            label = text_or_none(chip / f"in{channel}_label")
+            why = _no_value(chip, channel) or "two channels are labelled so"
+            if label in BOARD_INPUTS:
+                raise NoTotal(label, why)
+    if _HAS_VDD_IN in (text_or_none(root / _COMPATIBLE) or ""):
+        raise NoTotal("VDD_IN", "no channel is labelled so")
 
 
 def _chips(root: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -97,8 +115,7 @@ def _hwmon_rails(chip: Path) -> Iterator[Rail]:
     for channel in _CHANNELS:
         label = text_or_none(chip / f"in{channel}_label")
         volts, amperes = chip / f"in{channel}_input", chip / f"curr{channel}_input"
-        off = number_or_none(chip / f"in{channel}_enable") == 0
-        if off or not _is_rail(label) or not volts.exists() or not amperes.exists():
+        if not _is_rail(label) or _no_value(chip, channel) is not None:
             continue
         alarms = (chip / f"curr{channel}_{limit}_alarm" for limit in ("max", "crit"))
         yield Rail(
@@ -108,6 +125,14 @@ def _hwmon_rails(chip: Path) -> Iterator[Rail]:
             str(amperes),
             alarms=tuple(str(alarm) for alarm in alarms if alarm.exists()),
         )
+
+
+def _no_value(chip: Path, channel: int) -> str | None:
+    """Why a channel tells no power; None where it does."""
+    if number_or_none(chip / f"in{channel}_enable") == 0:
+        return f"in{channel}_enable is 0"
+    files = (f"in{channel}_input", f"curr{channel}_input")
+    return next((f"there is no {name}" for name in files if not (chip / name).exists()), None)
 
 
 def _iio_rails(chip: Path) -> Iterator[Rail]:
@@ -131,11 +156,15 @@ def _is_rail(label: str | None) -> bool:
 
 
 def _named_apart(rails: list[Rail]) -> list[Rail]:
-    """A name that two chips have gets the chip's address, so that neither hides the other."""
+    """A name that two channels have gets the chip's address, and where one chip has them both a
+    number too, so that neither hides the other."""
     names = [rail.name for rail in rails]
-    return [
-        replace(rail, name=f"{rail.name} ({_address(rail.chip)})")
-        if names.count(rail.name) > 1
-        else rail
-        for rail in rails
-    ]
+    apart: list[Rail] = []
+    for rail in rails:
+        name = rail.name
+        if names.count(name) > 1:
+            name = f"{rail.name} ({_address(rail.chip)})"
+            alike = sum(each.name.startswith(name[:-1]) for each in apart)
+            name = f"{name[:-1]}, {alike + 1})" if alike else name
+        apart.append(replace(rail, name=name))
+    return apart

@@ -16,6 +16,9 @@ from ..errors import UserError
 # Thor. Whatever else a board measures lies behind such a rail, so nothing is added to it.
 BOARD_INPUTS = ("VDD_IN", "POM_5V_IN", "VIN")
 
+# Rails that only boards with such an input have, to its name.
+_BEHIND = {"VDD_CPU_GPU_CV": "VDD_IN", "POM_5V_CPU": "POM_5V_IN", "POM_5V_GPU": "POM_5V_IN"}
+
 UNCONNECTED = "NC"
 
 _MOST_MW = 1e6  # of a board, or of one of its rails
@@ -23,6 +26,16 @@ _MOST_MW = 1e6  # of a board, or of one of its rails
 
 class SourceError(UserError):
     """Why a power source cannot be used, or did not give this one reading."""
+
+
+class NoTotal(SourceError):
+    """The board has an input rail that gives no value: its other rails are not its total."""
+
+    def __init__(self, rail: str, why: str) -> None:
+        super().__init__(
+            f"{rail}, which feeds the whole board, gives no value ({why}), "
+            "and the other rails are not the total"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,7 @@ class Source(ABC):
 
         board: the input rail, where the sensor names it. SourceError where the total is not above
         zero: a board that reads it draws power. Nor is it believed that one draws a kilowatt.
+        NoTotal where rails are of a board with an input that is not among them.
         """
         if not rails:
             raise SourceError("no power rail is told")
@@ -114,6 +128,9 @@ class Source(ABC):
                 raise SourceError(f"{name} reads {milliwatts:g} mW, which cannot be")
         board = board or next((name for name in BOARD_INPUTS if name in rails), None)
         if board is None:
+            for name in rails:
+                if name in _BEHIND:
+                    raise NoTotal(_BEHIND[name], f"{name} is told, and it is not")
             total, label = sum(rails.values()), "sum of " + ", ".join(rails)
         else:
             total, label = rails[board], board

@@ -10,23 +10,40 @@ from pathlib import Path
 
 from ..errors import describe_os_error
 from .child import LineProcess
-from .source import UNCONNECTED, Reading, Source, SourceError, Where
+from .source import BOARD_INPUTS, UNCONNECTED, NoTotal, Reading, Source, SourceError, Where
 
 PERIOD_S = 0.1
+POLL_S = PERIOD_S / 4  # asked once a period, two of its lines would at times come between
+UPDATE_S = 1.5 * PERIOD_S  # it sleeps for a period and then reads, which takes its time too
 SILENT_S = 1.0
 _TAIL = 1 << 16
 
 # "VDD_IN 4046mW/4236mW", and of JetPack 7 a third value. The first is the present one. The others
 # are the average and the maximum since tegrastats began, which no window of ours has.
 _RAIL = re.compile(r"(?<!\S)([A-Za-z]\w*) (\d+)mW/\d+mW(?:/\d+mW)?(?!\S)")
+_INPUT = re.compile(rf"(?<!\S)({'|'.join(BOARD_INPUTS)}) (\S+)")
 
 
 def rails_of(line: str) -> dict[str, float]:
-    """Rail name to present mW, in the line's order; empty where the line has no power."""
+    """Rail name to present mW, in the line's order; empty where the line has no power. A name that
+    comes again is numbered."""
+    rails: dict[str, float] = {}
     if line.lstrip().startswith("#"):
-        return {}
-    rails = {name: float(milliwatts) for name, milliwatts in _RAIL.findall(line)}
-    return {name: power for name, power in rails.items() if name.upper() != UNCONNECTED}
+        return rails
+    names: list[str] = []
+    for name, milliwatts in _RAIL.findall(line):
+        if name.upper() != UNCONNECTED:
+            names.append(name)
+            times = names.count(name)
+            rails[name if times == 1 else f"{name} ({times})"] = float(milliwatts)
+    return rails
+
+
+def _check_input(line: str, rails: dict[str, float]) -> None:
+    """NoTotal where the line names the board's input without its power."""
+    for name, value in _INPUT.findall(line):
+        if name not in rails:
+            raise NoTotal(name, f"tegrastats tells {value[:20]}")
 
 
 class Tegrastats(Source):
@@ -35,7 +52,7 @@ class Tegrastats(Source):
     name = "tegrastats"
 
     def __init__(self, where: Where) -> None:
-        self.poll_s = self.update_s = PERIOD_S
+        self.poll_s, self.update_s = POLL_S, UPDATE_S
         self._file = where.tegrastats
         self._first_within_s = where.first_within_s
         self._lines: LineProcess | None = None
@@ -54,6 +71,7 @@ class Tegrastats(Source):
         else:
             at, line = self._lines.newest(self._first_within_s, SILENT_S)
             rails = rails_of(line)
+            _check_input(line, rails)
         return self.board_reading(rails, at)
 
     def close(self) -> None:
@@ -73,5 +91,6 @@ def _newest_rails(path: Path) -> tuple[float, dict[str, float]]:
         raise SourceError(describe_os_error(error)) from None
     for line in reversed(text.splitlines()):
         if rails := rails_of(line):
+            _check_input(line, rails)
             return time.monotonic() - max(0.0, time.time() - status.st_mtime), rails
     raise SourceError(f"{path} has no line with power, such as VDD_IN 4046mW/4236mW")

@@ -104,6 +104,49 @@ def test_two_rails_of_one_name_stay_two(tmp_path: Path) -> None:
     assert read(tmp_path).rails == {"VDD_A (1-0040)": 500, "VDD_A (1-0041)": 1000}
 
 
+def test_two_rails_of_one_name_on_one_chip_stay_two(tmp_path: Path) -> None:
+    hwmon = trees.chip(tmp_path, "1-0040", 1)
+    for channel in (1, 2, 3):
+        trees.channel(hwmon, channel, "VDD_A", 5000, 100 * channel)
+    assert read(tmp_path).rails == {
+        "VDD_A (1-0040)": 500,
+        "VDD_A (1-0040, 2)": 1000,
+        "VDD_A (1-0040, 3)": 1500,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (lambda hwmon: trees.write(hwmon / "in1_enable", 0), "in1_enable is 0"),
+        (lambda hwmon: (hwmon / "curr1_input").unlink(), "there is no curr1_input"),
+        (lambda hwmon: (hwmon / "in1_input").unlink(), "there is no in1_input"),
+        (lambda hwmon: (hwmon / "in1_label").unlink(), "VDD_CPU_GPU_CV is told, and it is not"),
+        (lambda hwmon: trees.write(hwmon / "in1_label", "NC"), "VDD_CPU_GPU_CV is told, and it"),
+        (lambda hwmon: trees.write(hwmon / "in2_label", "VDD_IN"), "two channels are labelled so"),
+    ],
+)
+def test_a_board_whose_input_has_no_value(
+    fault: Callable[[Path], object], told: str, tmp_path: Path
+) -> None:
+    """An Orin NX that draws 30 W, of whose other rails the sum is 19 W."""
+    fault(trees.orin_nx(tmp_path))
+    with pytest.raises(SourceError) as refused:
+        read(tmp_path)
+    assert str(refused.value).startswith(
+        f"VDD_IN, which feeds the whole board, gives no value ({told}"
+    )
+
+
+def test_a_module_whose_input_nobody_names(tmp_path: Path) -> None:
+    trees.channel(trees.chip(tmp_path, "1-0040", 1), 3, "VDD_SOC", 5024, 700)
+    assert read(tmp_path).total_is == "sum of VDD_SOC"
+    compatible = "nvidia,p3768-0000+p3767-0000-super\0nvidia,tegra234"
+    trees.write(tmp_path / "proc/device-tree/compatible", compatible)
+    with pytest.raises(SourceError, match=r"no value \(no channel is labelled so\)"):
+        read(tmp_path)
+
+
 def test_the_chips_own_pace(tmp_path: Path) -> None:
     hwmon = trees.orin_nx(tmp_path)
     assert Ina3221(Where(tmp_path)).poll_s == POLL_S

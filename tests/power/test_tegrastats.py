@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bitmtp_edge.power.source import SourceError, Where
-from bitmtp_edge.power.tegrastats import Tegrastats, rails_of
+from bitmtp_edge.power.source import Reading, SourceError, Where
+from bitmtp_edge.power.tegrastats import PERIOD_S, POLL_S, UPDATE_S, Tegrastats, rails_of
+from bitmtp_edge.step_power import UPDATES
 
 from . import trees
+from .simulated import Bench, Simulated
 
 LINES = (Path(__file__).parent / "data/tegrastats.txt").read_text().splitlines()
 NANO = ["VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC"]
@@ -65,6 +67,27 @@ def test_the_newest_line_with_power_counts(tmp_path: Path) -> None:
     assert Tegrastats(Where(tegrastats=tmp_path / "log")).read().total_mw == 23521
 
 
+@pytest.mark.parametrize("value", ["NC/NC", "NC/4236mW", "off", "-1mW/0mW"])
+def test_a_board_whose_input_has_no_value(value: str, tmp_path: Path) -> None:
+    """Its other rails are a part of what it draws. An older line does not stand for it."""
+    rails = "VDD_CPU_GPU_CV 720mW/786mW VDD_SOC 1201mW/1261mW"
+    (tmp_path / "log").write_text(f"{LINES[5]}\nRAM 1/2MB VDD_IN {value} {rails}\n")
+    with pytest.raises(SourceError) as refused:
+        Tegrastats(Where(tegrastats=tmp_path / "log")).read()
+    assert str(refused.value) == (
+        f"VDD_IN, which feeds the whole board, gives no value (tegrastats tells {value}), "
+        "and the other rails are not the total"
+    )
+    (tmp_path / "log").write_text(f"RAM 1/2MB {rails}\n")
+    with pytest.raises(SourceError, match=r"no value \(VDD_CPU_GPU_CV is told, and it is not\)"):
+        Tegrastats(Where(tegrastats=tmp_path / "log")).read()
+
+
+def test_a_rail_that_is_told_twice() -> None:
+    line = "NC 0mW/0mW VDD_A 5mW/5mW NC 0mW/0mW VDD_A 7mW/7mW"
+    assert rails_of(line) == {"VDD_A": 5, "VDD_A (2)": 7}
+
+
 def test_a_long_log(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("\n".join([LINES[7]] * 1000 + [LINES[1]]))
     assert Tegrastats(Where(tegrastats=tmp_path / "log")).read().total_mw == 4548
@@ -115,6 +138,33 @@ def test_the_command(commands: Path) -> None:
         while (now := source.read()).at == first.at:
             time.sleep(0.01)
         assert now.total_mw == 4824
+
+
+@pytest.mark.parametrize("late", [0.0, 0.015, 0.03])
+def test_a_short_window_has_enough_lines(late: float) -> None:
+    """Of a command that takes so long to print, and is late by turns."""
+
+    class Lines(Simulated):
+        def __init__(self) -> None:
+            super().__init__()
+            self.poll_s, self.update_s = POLL_S, UPDATE_S
+            self.came = [1000.0]
+            while self.came[-1] < 1060:
+                jitter = 0.04 * (len(self.came) * 7 % 5 / 4 - 0.5)
+                self.came.append(1000 + len(self.came) * (PERIOD_S + late) + jitter)
+
+        def read(self) -> Reading:
+            at = max((each for each in self.came if each <= self.bench.now), default=1000.0)
+            return self.board_reading({"VDD_IN": 10_000}, at)
+
+    bench = Bench(Lines())
+    bench.sleep(0.5)
+    for _ in range(30):
+        bench.sleep(0.037)
+        window = bench.meter.begin()
+        bench.sleep(UPDATES * UPDATE_S)
+        energy = window.end(1)
+        assert (energy.mean_w, energy.reason) == (pytest.approx(10), None)
 
 
 def test_a_command_that_fails(commands: Path) -> None:
