@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -50,6 +51,7 @@ class Meter:
         self._moves: deque[Point] = deque()  # of a counter that is looked at around edges alone
         self._look = False  # at the counter, until it moves
         self._keep_from: float | None = None
+        self._not_before = -math.inf
         self._trouble: tuple[float, str] | None = None  # the newest, and when
         self.thread_s = 0.0  # processor time that sampling took so far
         self._stopped = False
@@ -84,7 +86,9 @@ class Meter:
         return at
 
     def measure_idle(self, seconds: float) -> Idle:
-        """Waits so long, and keeps what that took as the baseline of the reports to come."""
+        """Waits so long, and keeps what that took as the baseline of the reports to come. What was
+        before counts for nothing: another load, or another power mode."""
+        self._settle()
         start = self._keep_from = self._ready()
         self._sleep(seconds)
         energy = self.energy(start, self.mark())
@@ -145,6 +149,8 @@ class Meter:
             newest = self._readings[-1] if self._readings else None
             if newest is not None and reading.at <= newest.at:
                 return  # the sensor has nothing new
+            if reading.at < self._not_before:
+                return
             if newest is not None and reading.total_is != newest.total_is:
                 self._note_trouble(f"the total was {newest.total_is} and is {reading.total_is}")
                 return
@@ -195,6 +201,13 @@ class Meter:
 
     def _note_trouble(self, what: str) -> None:
         self._trouble = self.now(), what
+
+    def _settle(self) -> None:
+        """Forgets all samples. Those of the next period are not used either: what the sensor tells
+        then may be of the time before."""
+        with self._lock:
+            self._not_before = self.now() + max(self.source.poll_s, self.source.update_s)
+            self._readings.clear()
 
     def _ready(self) -> float:
         """Now, once there is a sample before; of a counter, one that has moved."""

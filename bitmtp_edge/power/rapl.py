@@ -99,6 +99,7 @@ def _zone(name: str, folder: Path) -> _Zone:
         first = read_number(file)
     except SourceError as error:
         if isinstance(error.__cause__, PermissionError):
-            raise SourceError(f"no permission: sudo chmod a+r {file}") from None
+            every = folder.with_name("intel-rapl:*") / file.name  # of DRAM too
+            raise SourceError(f"no permission: sudo chmod a+r {every}") from None
         raise
     return _Zone(name, file, number_or_none(folder / "max_energy_range_uj") or 0, first)

@@ -29,7 +29,9 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "jtop": Kind(Jtop),
+        # Its service sends once a second: connecting waits for one time, its first answer for
+        # another.
+        "jtop": Kind(Jtop, within_s=3.0),
         "ina3221": Kind(Ina3221),
         "tegrastats": Kind(Tegrastats),
         "nvml": Kind(Nvml, within_s=5.0),  # without persistence mode the driver has to wake GPUs
@@ -62,9 +64,8 @@ def open_source(
     if name != AUTO:
         if name not in KINDS:
             raise UserError(f"there is no power source {name!r}: take {', '.join(KINDS)} or {AUTO}")
-        patient = replace(where, first_within_s=NAMED_WITHIN_S - 0.1)
         try:
-            return _opened(KINDS[name], patient, NAMED_WITHIN_S)
+            return _opened(KINDS[name], where, NAMED_WITHIN_S)
         except SourceError as error:
             raise UserError(f"power source {name} does not work here: {error}") from None
     skipped = []
@@ -83,6 +84,7 @@ def open_source(
 def _opened(kind: Kind, where: Where, within_s: float) -> Source:
     """The source after its first reading. A driver or a service that hangs keeps its thread, not
     ours; what it opens late is closed again."""
+    where = replace(where, first_within_s=within_s - 0.1)
     done = threading.Event()
     lock = threading.Lock()
     given_up = False

@@ -96,6 +96,23 @@ def test_a_report_is_json() -> None:
     assert told["decode"]["joules"] == pytest.approx(20)
 
 
+@pytest.mark.parametrize("period", [0.05, 0.35, 1.0])
+def test_the_idle_baseline_has_nothing_of_the_time_before(period: float) -> None:
+    """Behind a change from 40 to 5 W, of a sensor that tells the mean of its last period."""
+
+    def mean(at: float) -> float:
+        return 5 + 35 * min(1.0, max(0.0, (1003 - (at - period)) / period))
+
+    source = Simulated(mean)
+    source.poll_s = source.update_s = period
+    bench = Bench(source)
+    bench.sleep(1003 - bench.now)
+    idle = bench.meter.measure_idle(6)
+    assert idle.mean_w == pytest.approx(5, rel=1e-12)
+    assert idle.seconds == pytest.approx(6, abs=period)
+    assert idle.samples >= 5
+
+
 def test_the_idle_baseline_stands_beside() -> None:
     bench = Bench(Simulated(lambda at: 4.0 if at < 1003 else 10.0))
     idle = bench.meter.measure_idle(2)

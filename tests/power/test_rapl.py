@@ -99,7 +99,9 @@ def test_no_permission(machine: Callable[..., Machine], monkeypatch: pytest.Monk
 
     monkeypatch.setattr("bitmtp_edge.power.sysfs.read_text", refuse)
     monkeypatch.setattr("bitmtp_edge.power.rapl.text_or_none", lambda path: "package-0")
-    with pytest.raises(SourceError, match=r"^no permission: sudo chmod a\+r .*energy_uj$"):
+    with pytest.raises(
+        SourceError, match=r"^no permission: sudo chmod a\+r .*/intel-rapl:\*/energy_uj$"
+    ):
         machine()
 
 

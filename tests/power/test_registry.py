@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -120,11 +121,19 @@ def test_the_order_is_that_of_the_table() -> None:
 
 def test_a_jtop_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(stub(tmp_path / "site", **HANGS["busily"])))
-    on_this_machine(tmp_path / "tree", monkeypatch)
+    on_this_machine(tmp_path / "tree", monkeypatch, jtop_s=0.5)
     told: list[str] = []
     with open_source(notice=told.append) as source:
         assert source.read().total_mw == 30244
-    assert told == ["power is read from ina3221; jtop: no answer within 0.9 s"]
+    assert told == ["power is read from ina3221; jtop: no answer within 0.4 s"]
+
+
+def test_a_jtop_whose_service_sends_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(stub(tmp_path, ok="time.sleep(1); return True")))
+    with open_source() as source:
+        assert (source.name, source.read().total_mw) == ("jtop", 5133)
 
 
 @pytest.mark.parametrize("lie", ["an empty dict", "no total", "a sum that is none"])
@@ -135,11 +144,15 @@ def test_a_jtop_that_lies(lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert source.read().total_mw == 30244
 
 
-def on_this_machine(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_this_machine(root: Path, monkeypatch: pytest.MonkeyPatch, jtop_s: float = 60) -> None:
     """Has ina3221 find an Orin NX under ``/``."""
     trees.orin_nx(root)
     ina3221 = KINDS["ina3221"].open
-    table = {**KINDS, "ina3221": Kind(lambda where: ina3221(Where(root)))}
+    table = {
+        **KINDS,
+        "jtop": replace(KINDS["jtop"], within_s=jtop_s),
+        "ina3221": Kind(lambda where: ina3221(Where(root))),
+    }
     monkeypatch.setattr(registry, "KINDS", table)
 
 
