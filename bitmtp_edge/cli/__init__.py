@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell(str(interrupt))
         return INTERRUPTED
     except click.UsageError as error:
-        return _report(f"{error.format_message()} {_hint(error)}")
+        return _report(f"{error.format_message()} {_hint(error, arguments)}")
     except click.ClickException as error:
         return _report(error.format_message())
     except SettingError as error:
@@ -133,8 +133,12 @@ def fill_standard_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for good
 
 
-def _hint(error: click.UsageError) -> str:
-    command = error.ctx.command_path if error.ctx else PROGRAM
+def _hint(error: click.UsageError, arguments: Sequence[str]) -> str:
+    command = PROGRAM
+    if error.ctx:
+        command = error.ctx.command_path
+    elif not arguments[0].startswith("-"):  # a verb's option lacks its value
+        command = f"{PROGRAM} {arguments[0]}"
     return f"(Try '{command} --help'.)"
 
 

@@ -190,10 +190,11 @@ class PowerModes:
     def change(self, name: str, *, reboot: bool = False) -> None:
         """As :meth:`set`; where the board is about to reboot, raises :class:`Rebooting`."""
         mode = self.find(name)
+        held, self._held = self._held, None  # none is, where this fails half-way
         if not self.set(mode.name, reboot=reboot):
             raise Rebooting(f"the board reboots into power mode {mode.name}")
-        if self._held is not None:
-            self._held.name = mode.name
+        if held is not None:
+            held.name, self._held = mode.name, held
 
     def restore(self, *, reboot: bool = False) -> tuple[str | None, bool]:
         """Goes back to the mode of a note that somebody left. Its name, or None without one; and

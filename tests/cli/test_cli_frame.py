@@ -143,6 +143,8 @@ def test_a_fault_of_the_input_is_one_line_and_exit_2(
         (["../greet"], "No such command '../greet'.", "bitmtp-edge --help"),
         (["--nope"], "--nope", "bitmtp-edge --help"),
         (["greet"], "Missing argument 'NAME'.", "bitmtp-edge greet --help"),
+        (["--help=3"], "'--help' does not take a value", "bitmtp-edge --help"),
+        (["greet", "--times"], "'--times' requires an argument", "bitmtp-edge greet --help"),
         (["greet", "Ada", "--times", "x"], "'x' is not a valid integer", "bitmtp-edge greet"),
     ],
 )
