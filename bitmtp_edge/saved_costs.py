@@ -24,7 +24,7 @@ from .environment import environment
 from .errors import UserError
 from .records import read_record
 
-SCHEMA = 2
+SCHEMA = 3
 MODE_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 
@@ -65,11 +65,12 @@ class CostFile:
 
 @dataclass(frozen=True)
 class PowerFile:
-    """The JSON of a file of watts."""
+    """The JSON of a file of watts. root: where the sensor's files were found."""
 
     schema: int
     measured: Measured
     power: PowerTable
+    root: str = "/"
 
     def fits(self, states: ReplayStates) -> bool:
         return self.power.fits(states)
@@ -83,15 +84,16 @@ def costs_of(
     engine: Engine,
     states: ReplayStates,
     notice: Callable[[str], None],
+    root: Path = Path("/"),
     anew: bool = False,
 ) -> CostTable:
-    """The saved costs unless ``anew``, or new ones.
+    """The saved costs unless ``anew``, or new ones, of the power mode that ``root`` tells.
 
     New ones are saved if a folder takes them and the machine was quiet. ``notice`` is told in one
     line that steps are measured, and why a saved file is not used; and in one more, if the times
     are not worth saving.
     """
-    key = _key(bundle, engine)
+    key = _key(bundle, engine, root)
     places = _places(bundle, key, "costs")
     found, reason = (None, None) if anew else _read(CostFile, places, key, states)
     if found is not None:
@@ -111,22 +113,41 @@ def costs_of(
 
 
 def power_of(
-    bundle: Bundle, engine: Engine, states: ReplayStates, notice: Callable[[str], None]
+    bundle: Bundle,
+    engine: Engine,
+    states: ReplayStates,
+    notice: Callable[[str], None],
+    source_name: str = "auto",
+    root: Path = Path("/"),
 ) -> PowerTable:
-    """The saved power of steps, or what is measured now and saved.
+    """The saved power of steps, or what is measured now and saved, by ``source_name`` below
+    ``root``. "auto": what is saved, whichever source that is of, else the first source that works.
 
     ``notice`` is told how long measuring takes, and why a saved file is not used. Raises UserError
-    where no power source works, or the one that does gives no figure.
+    where no power source works, the one that does gives no figure, or there is to be none ("off").
     """
+    from .power.metering import OFF
+    from .power.registry import AUTO
     from .power.source import Where
     from .step_power import measure_power, measuring_seconds, open_source_of
 
-    key = _key(bundle, engine)
+    if source_name == OFF:
+        raise UserError(
+            "the objective energy needs to know what steps draw, and the power sensor is off "
+            "(--energy off): leave that out, or take the objective speed"
+        )
+
+    def other(file: PowerFile) -> str | None:
+        if source_name not in (AUTO, file.power.source):
+            return "power source"
+        return None if file.root == str(root) else "root"
+
+    key = _key(bundle, engine, root)
     places = _places(bundle, key, "power")
-    found, reason = _read(PowerFile, places, key, states)
+    found, reason = _read(PowerFile, places, key, states, other)
     if found is not None:
         return found.power
-    with open_source_of(engine, Where(gpu=engine.gpu)) as source:
+    with open_source_of(engine, Where(root, gpu=engine.gpu), source_name) as source:
         seconds = measuring_seconds(states, source)
         told = (
             "measuring what steps draw here, once for this machine and power mode: about "
@@ -134,11 +155,11 @@ def power_of(
         )
         notice(told if reason is None else f"{reason}: {told}")
         power = measure_power(engine, states, source)
-    _save(PowerFile(SCHEMA, key, power), places)
+    _save(PowerFile(SCHEMA, key, power, str(root)), places)
     return power
 
 
-def _key(bundle: Bundle, engine: Engine) -> Measured:
+def _key(bundle: Bundle, engine: Engine, root: Path) -> Measured:
     here = environment(engine)
     return Measured(
         sha256_of(bundle.path / BUNDLE_FILE),
@@ -147,16 +168,16 @@ def _key(bundle: Bundle, engine: Engine) -> Measured:
         here.device or here.processor,
         here.instructions,
         here.versions["bitmtp-edge"],
-        power_mode(),
+        power_mode(root),
     )
 
 
-def power_mode() -> str | None:
+def power_mode(root: Path) -> str | None:
     """The name of the board's power mode now; None where there are none."""
     from .power.modes import PowerModes
 
     try:
-        current = PowerModes().current()
+        current = PowerModes(root).current()
     except UserError:
         return None
     return None if current is None else current.name
@@ -185,9 +206,14 @@ def _cache_folder() -> Path | None:
 
 
 def _read(
-    kind: type[Saved], places: list[Path], key: Measured, states: ReplayStates
+    kind: type[Saved],
+    places: list[Path],
+    key: Measured,
+    states: ReplayStates,
+    other: Callable[[Saved], str | None] = lambda file: None,
 ) -> tuple[Saved | None, str | None]:
-    """A file that holds for ``key``; else None and what is wrong with the one that was found."""
+    """A file that holds for ``key``, and of which ``other`` says nothing; else None and what is
+    wrong with the one that was found."""
     reason = None
     for path in places:
         try:
@@ -202,8 +228,8 @@ def _read(
             reason = reason or f"{path} is damaged"
             continue
         changed = [name for name, now in asdict(key).items() if getattr(file.measured, name) != now]
-        if changed:
-            reason = reason or f"{path} is of another {changed[0]}"
+        if changed or (more := other(file)) is not None:
+            reason = reason or f"{path} is of another {changed[0] if changed else more}"
         elif file.fits(states):
             return file, None
         else:

@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
-from bitmtp_edge.engines.base import Engine, ReplayState, Role
+from bitmtp_edge.engines.base import DraftedWindow, Engine, ReplayState, Role
 
 BUDGET_S = 0.8  # of all states together, where the fewest runs of each take less
 RUNS = 8  # of a state, at least
 DEAR_S = 0.2  # a state that took this long has enough
 DEAR_RUNS = 3  # runs
+AHEAD = 8  # AR steps that are begun before their token is read, where an engine can
 LEAST_MS, MOST_MS = 1e-6, 1e9  # no step takes less, or more
 
+SPREAD_S = 0.25  # of the AR step, to see whether the machine is busy
 STEADY = 1.5  # times its fastest run, at most, that a step's median run takes
 
 _Turn = tuple[ReplayState, int]
@@ -131,13 +133,11 @@ def measure_costs(
     turns = list(samples)
     while turns:
         for turn in turns:
-            began = clock()
-            run_step(engine, *turn)
-            samples[turn].append(clock() - began)
+            samples[turn].append(_seconds(engine, *turn, clock))
         turns = [turn for turn in turns if not _enough(samples[turn], share)]
     ordered = {turn: sorted(runs) for turn, runs in samples.items()}
     times = {turn: runs[len(runs) // 4] for turn, runs in ordered.items()}
-    spread = max(runs[len(runs) // 2] / max(runs[0], 1e-3 * LEAST_MS) for runs in ordered.values())
+    spread = max(map(_spread, ordered.values()))
     for history in (short, long):
         _smooth(times, [(state, history) for state in kinds])
     steps = tuple(
@@ -151,6 +151,25 @@ def measure_costs(
         for state in kinds
     )
     return Measurement(CostTable(short, long, steps), spread)
+
+
+def _seconds(engine: Engine, state: ReplayState, history: int, clock: Callable[[], float]) -> float:
+    """Of a step, from before its window is made to its output; of an AR step as decoding has
+    them."""
+    began = clock()
+    if (state.role, state.width) != ("verify", 1):
+        run_step(engine, state, history)
+        return clock() - began
+    output = engine.start(state, causal_window([0] * (history + 1), history, (), 1, 1, 1))
+    for done in range(AHEAD):
+        staged = engine.stage(state, DraftedWindow((), history, output, 1, heads=1))
+        following = None if staged is None else staged.start()
+        _ = output.token_ids  # waits
+        if following is None:
+            return (clock() - began) / (done + 1)
+        output = following
+    _ = output.token_ids
+    return (clock() - began) / (AHEAD + 1)
 
 
 def _enough(runs: list[float], share: float) -> bool:
@@ -179,6 +198,27 @@ def _smooth(times: dict[_Turn, float], turns: list[_Turn]) -> None:
                 means.append((total / count, count))
             smooth = [mean for mean, count in means for _ in range(count)]
             times.update(zip(group, smooth, strict=True))
+
+
+def step_spread(
+    engine: Engine, states: ReplayStates, clock: Callable[[], float] = perf_counter
+) -> float:
+    """:attr:`Measurement.spread` of the AR step alone, in a quarter of a second or a few steps: to
+    see whether the machine is busy. The engine's sequence stays as it is."""
+    narrowest = min(
+        (s for s in states.all() if s.segment == engine.segment and s.role == "verify"),
+        key=lambda state: (state.width, state.outputs),
+    )
+    runs: list[float] = []
+    history = min(engine.segment, states.context) // 8
+    run_step(engine, narrowest, history)
+    while not _enough(runs, SPREAD_S):
+        runs.append(_seconds(engine, narrowest, history, clock))
+    return _spread(sorted(runs))
+
+
+def _spread(ordered: list[float]) -> float:
+    return ordered[len(ordered) // 2] / max(ordered[0], 1e-3 * LEAST_MS)
 
 
 def run_step(engine: Engine, state: ReplayState, history: int) -> None:

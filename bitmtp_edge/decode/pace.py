@@ -16,7 +16,9 @@ class Pace:
 
     The saved costs come from some runs of each step alone. In decoding the same step may take a
     tenth more or less, and not the same tenth at every width, which is enough to prefer the wrong
-    block. Of a block that was seen little, the pace of all iterations together stands.
+    block. Of a block that was seen little, the pace of all iterations together stands. AR steps
+    that were seen little are held for no slower than the table says, since on a GPU what slows
+    blocks down, the host between two steps, does not slow these.
     """
 
     def __init__(self) -> None:
@@ -36,7 +38,8 @@ class Pace:
     def of(self, block: int) -> float:
         common = self._common()
         took, expected = self._took.get(block, (0.0, 0.0))
-        own = (took + PRIOR * common) / (expected + PRIOR)
+        prior = min(common, 1.0) if block == 0 else common
+        own = (took + PRIOR * prior) / (expected + PRIOR)
         return own if abs(own - common) > NOISE * common else common
 
     def _common(self) -> float:

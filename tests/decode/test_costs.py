@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from bitmtp_edge.decode.costs import CostTable, StepTime, measure_costs
-from bitmtp_edge.engines.base import ReplayState, StepOutput, Window, check_window
+from bitmtp_edge.decode.costs import (
+    AHEAD,
+    STEADY,
+    CostTable,
+    StepTime,
+    measure_costs,
+    step_spread,
+)
+from bitmtp_edge.decode.window import causal_window
+from bitmtp_edge.engines.base import (
+    DraftedWindow,
+    ReplayState,
+    StagedStep,
+    StepOutput,
+    Window,
+    check_window,
+)
 
 from .fake_engines import NullEngine
 from .trace_engine import states_of
@@ -50,6 +65,49 @@ def test_every_state_is_measured_and_a_disturbed_run_is_not_believed() -> None:
             expected = 1e3 * (own + history / 1000)
             assert costs.ms(role, width, outputs, history) == pytest.approx(expected)
     assert costs.ar_ms == pytest.approx(1e3 * 1.164)
+
+
+def test_ar_steps_are_timed_as_they_run_one_behind_the_other() -> None:
+    """A step takes 1 in the device and 0.5 in the host; one that is begun ahead hides the host."""
+
+    class Staging(ClockEngine):
+        def replay(self, state: ReplayState, window: Window) -> StepOutput:
+            self.now += state.width
+            return NullEngine.replay(self, state, window)
+
+        def start(self, state: ReplayState, window: Window) -> StepOutput:
+            self.now += 0.5
+            return self.replay(state, window)
+
+        def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep:
+            assert (state.role, state.width) == ("verify", 1) and window.rows == window.heads == 1
+            return Staged(self, state, window)
+
+    class Staged(StagedStep):
+        def __init__(self, engine: Staging, state: ReplayState, window: DraftedWindow) -> None:
+            self.engine, self.state, self.window = engine, state, window
+
+        def start(self) -> StepOutput:
+            history = self.window.history_length
+            window = causal_window([0] * (history + 1), history, (), 1, 1, 1)
+            return self.engine.replay(self.state, window)
+
+    engine = Staging()
+    costs, _ = measure_costs(engine, STATES, clock=lambda: engine.now)
+    assert costs.ar_ms == pytest.approx(1e3 * (1 + 0.5 / (AHEAD + 1)))
+
+
+def test_a_load_that_never_ends_shows_in_a_lucky_run() -> None:
+    class Loaded(ClockEngine):
+        def replay(self, state: ReplayState, window: Window) -> StepOutput:
+            assert (state.role, state.width, state.outputs) == ("verify", 1, 1)
+            lucky = self.seen.get((state, window.history_length)) == 1
+            self.now += 0 if lucky else 5
+            return super().replay(state, window)
+
+    for engine, busy in ((Loaded(), True), (ClockEngine(), False)):
+        spread = step_spread(engine, STATES, clock=lambda engine=engine: engine.now)  # type: ignore[misc]
+        assert (spread > STEADY) is busy
 
 
 def test_a_step_that_takes_now_this_and_now_that_is_not_steady() -> None:

@@ -21,6 +21,14 @@ def test_a_block_has_its_own_pace_and_the_others_the_common_one() -> None:
     assert pace.of(4) > 1.09
 
 
+def test_ar_steps_that_were_not_seen_are_no_slower_than_the_table() -> None:
+    pace = Pace()
+    for _ in range(500):
+        pace.see(4, 1.2, 1.0)
+    assert pace.of(8) == pytest.approx(1.2, abs=0.01)
+    assert pace.of(0) == 1.0
+
+
 def test_one_iteration_of_trouble_counts_for_little() -> None:
     pace = Pace()
     for took in [1.0] * 99 + [1000.0]:
