@@ -49,6 +49,11 @@ def read_prompts(path: str | Path) -> list[str]:
 
     Blank lines are skipped. Raises UserError for a file that is unreadable, empty or malformed.
     """
+    return [prompt for _, prompt in numbered_prompts(path)]
+
+
+def numbered_prompts(path: str | Path) -> list[tuple[int, str]]:
+    """:func:`read_prompts`, each behind the number of its line."""
     source = Path(path)
     try:
         text = source.read_text(encoding="utf-8-sig")
@@ -59,7 +64,7 @@ def read_prompts(path: str | Path) -> list[str]:
         if not line.strip():
             continue
         if source.suffix != ".jsonl":
-            prompts.append(line.strip())
+            prompts.append((number, line.strip()))
             continue
         try:
             value = json.loads(line)
@@ -70,7 +75,7 @@ def read_prompts(path: str | Path) -> list[str]:
             raise UserError(
                 f'{source}, line {number}: expected an object such as {{"prompt": "Hi"}}'
             )
-        prompts.append(prompt)
+        prompts.append((number, prompt))
     if not prompts:
         raise UserError(f"{source} holds no prompts: expected one a line")
     return prompts

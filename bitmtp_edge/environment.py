@@ -58,7 +58,17 @@ def _processor() -> str | None:
     except OSError:
         return None
     lines = (line.partition(":") for line in text.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == "model name"), None)
+    named = next((value.strip() for key, _, value in lines if key.strip() == "model name"), None)
+    return named or _board()
+
+
+def _board() -> str | None:
+    """What a board's device tree calls it: its processor has no name of its own."""
+    try:
+        text = Path("/proc/device-tree/model").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.strip("\0 \n") or None
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

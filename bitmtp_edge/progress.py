@@ -54,6 +54,12 @@ class Progress:
             self._draw()
             self._write("\n")
 
+    def tell(self, line: str) -> None:
+        """Writes ``line`` on a line of its own, above the bar."""
+        self._write(f"\r{line}\x1b[K\n" if self._terminal else f"{line}\n")
+        if self._terminal:
+            self._draw()
+
     def advance(self, count: int = 1) -> None:
         """Record that `count` more units are done."""
         self.done += count
@@ -84,7 +90,8 @@ class Progress:
         width = min(WIDEST_BAR, columns - len(self.label) - len(count) - 6)
         filled = int(self._fraction() * width)
         bar = f" [{'#' * filled}{'.' * (width - filled)}]" if width > 0 else ""
-        self._write(f"\r{self.label}{bar} {count}\x1b[K")
+        line = f"{self.label}{bar} {count}"[: max(columns - 1, 0)]  # one that wraps stays behind
+        self._write(f"\r{line}\x1b[K")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -56,8 +56,9 @@ class Session:
         self.tokenizer = Tokenizer.load(bundle.file(TOKENIZER_FILE))
         self.states = ReplayStates.of(bundle)
         self.metering: Metering | None = None
+        self._sensor, self._root = "auto", Path("/")  # of open_metering: steps' power is by it too
         self._costs: dict[str | None, CostTable] = {}
-        self._power: dict[str | None, PowerTable] = {}
+        self._power: dict[tuple[str | None, str, Path], PowerTable] = {}
 
     @classmethod
     def open(
@@ -137,19 +138,24 @@ class Session:
     def costs(self) -> CostTable:
         """What steps cost here, in the present power mode: saved ones, or measured now, which takes
         a second or a few."""
-        mode = power_mode()
+        mode = power_mode(self._root)
         if mode not in self._costs:
-            self._costs[mode] = costs_of(self.bundle, self.engine, self.states, self.notice)
+            self._costs[mode] = costs_of(
+                self.bundle, self.engine, self.states, self.notice, self._root
+            )
         return self._costs[mode]
 
     @property
     def power(self) -> PowerTable:
         """What steps draw here, in the present power mode: saved, or measured now, which takes half
-        a minute. Raises UserError where no power source works."""
-        mode = power_mode()
-        if mode not in self._power:
-            self._power[mode] = power_of(self.bundle, self.engine, self.states, self.notice)
-        return self._power[mode]
+        a minute, by the source of :meth:`open_metering`. Raises UserError where none works, or that
+        is off."""
+        key = power_mode(self._root), self._sensor, self._root
+        if key not in self._power:
+            self._power[key] = power_of(
+                self.bundle, self.engine, self.states, self.notice, self._sensor, self._root
+            )
+        return self._power[key]
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -286,13 +292,16 @@ class Session:
         """A meter of what this session's steps run on, by ``source`` (``off``: none), or none and
         the reason. Give it to :attr:`metering` for replies to tell their energy, and close it.
 
-        Raises UserError for a source that is named and does not work.
+        :attr:`power` is by the same source from then on. Raises UserError for a source that is
+        named and does not work.
         """
         from .power.metering import Metering
         from .power.source import Where
 
         on_gpu = self.engine.device is not None
-        return Metering.open(source, Where(root, gpu=self.engine.gpu), on_gpu)
+        metering = Metering.open(source, Where(root, gpu=self.engine.gpu), on_gpu)
+        self._sensor, self._root = metering.source or source, root
+        return metering
 
     def close(self) -> None:
         """Closes the engine."""

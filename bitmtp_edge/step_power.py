@@ -11,7 +11,7 @@ from .decode.replay_states import ReplayStates
 from .engines.base import Engine, ReplayState
 from .errors import UserError
 from .power.meter import Meter
-from .power.registry import METER_ORDER_CPU, METER_ORDER_GPU, open_source
+from .power.registry import AUTO, METER_ORDER_CPU, METER_ORDER_GPU, open_source
 from .power.source import Source, Where
 from .power.trace import MIN_SAMPLES
 from .progress import Progress
@@ -21,11 +21,12 @@ UPDATES = MIN_SAMPLES + 1  # of the sensor, in that time at least
 SETTLE_S = 0.2  # before that: clocks and the sensor follow a change of load
 
 
-def open_source_of(engine: Engine, where: Where) -> Source:
-    """The sensor of what ``engine`` runs on. Raises UserError where none works."""
+def open_source_of(engine: Engine, where: Where, name: str = AUTO) -> Source:
+    """Sensor ``name``, of "auto" that of what ``engine`` runs on. Raises UserError where it, or
+    none, works."""
     order = METER_ORDER_CPU if engine.device is None else METER_ORDER_GPU
     try:
-        return open_source(where=where, order=order)
+        return open_source(name, where, order=order)
     except UserError as error:
         raise UserError(
             f"the objective energy needs to know what steps draw, and {error}: take the objective "

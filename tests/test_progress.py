@@ -57,6 +57,24 @@ def test_a_terminal_gets_one_redrawn_line(monkeypatch: pytest.MonkeyPatch) -> No
     assert "#" in frames[-1] and "." not in frames[-1]
 
 
+def test_what_is_too_long_for_the_terminal_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    with Progress(4, "export", stream=terminal) as shown:
+        shown.note = "x" * 100
+    frames = terminal.getvalue().split("\r")[1:]
+    assert max(len(frame.removesuffix("\n").removesuffix("\x1b[K")) for frame in frames) == 39
+
+
+def test_a_line_of_its_own() -> None:
+    terminal, log = Terminal(), io.StringIO()
+    for stream in (terminal, log):
+        with Progress(4, "export", stream=stream) as shown:
+            shown.tell("a notice")
+    assert "\ra notice\x1b[K\n\rexport " in terminal.getvalue()
+    assert log.getvalue() == "a notice\n"
+
+
 def test_an_error_starts_on_a_line_of_its_own() -> None:
     terminal = Terminal()
     with pytest.raises(ValueError), Progress(4, "export", stream=terminal) as shown:

@@ -23,7 +23,9 @@ from bitmtp_edge.decode.prices import default_min_prefix
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine
 from bitmtp_edge.errors import UserError
-from bitmtp_edge.saved_costs import costs_of
+from bitmtp_edge.power.metering import Metering
+from bitmtp_edge.power.source import Where
+from bitmtp_edge.saved_costs import costs_of, power_of
 from bitmtp_edge.session import Session
 
 from .decode.trace_engine import cost_table, power_table
@@ -260,7 +262,9 @@ def powered(monkeypatch: pytest.MonkeyPatch, measured: list[CostTable]) -> list[
     tables: list[PowerTable] = []
 
     class Fake:
-        name = "fake"
+        def __init__(self, engine: Engine, where: Where, name: str = "auto") -> None:
+            self.name = "fake" if name == "auto" else name
+            self.root = where.root
 
         def __enter__(self) -> Fake:
             return self
@@ -268,11 +272,13 @@ def powered(monkeypatch: pytest.MonkeyPatch, measured: list[CostTable]) -> list[
         def __exit__(self, *exception: object) -> None:
             pass
 
-    def measure(engine: Engine, states: ReplayStates, source: object) -> PowerTable:
-        tables.append(power_table(states, lambda width: 5.0 + len(tables) + width))
+    def measure(engine: Engine, states: ReplayStates, source: Fake) -> PowerTable:
+        assert source.root.is_absolute()
+        table = power_table(states, lambda width: 5.0 + len(tables) + width)
+        tables.append(replace(table, source=source.name))
         return tables[-1]
 
-    monkeypatch.setattr(step_power, "open_source_of", lambda engine, where: Fake())
+    monkeypatch.setattr(step_power, "open_source_of", Fake)
     monkeypatch.setattr(step_power, "measuring_seconds", lambda states, source: 9.1)
     monkeypatch.setattr(step_power, "measure_power", measure)
     return tables
@@ -325,6 +331,47 @@ def test_power_that_does_not_hold_here_is_measured_again(
     assert len(notices) == 1 and notices[0].endswith(f": {POWERED}") and words in notices[0]
 
 
+def test_steps_power_is_of_the_source_and_root_of_the_run(
+    bundle: Bundle, powered: list[PowerTable], tmp_path: Path
+) -> None:
+    def power(name: str, root: Path = Path("/")) -> tuple[PowerTable, list[str]]:
+        notices: list[str] = []
+        engine = Session.open(bundle.path).engine
+        table = power_of(bundle, engine, ReplayStates.of(bundle), notices.append, name, root)
+        return table, notices
+
+    assert power("jtop") == (powered[0], [POWERED.replace("fake", "jtop")])
+    assert power("jtop") == power("auto") == (powered[0], [])
+    table, (told,) = power("rapl")
+    assert table.source == "rapl" and "is of another power source: " in told
+    table, (told,) = power("rapl", tmp_path)
+    assert table == powered[2] and "is of another root: " in told
+    with pytest.raises(UserError, match=r"the power sensor is off \(--energy off\)"):
+        power("off")
+
+
+def test_a_session_takes_the_source_of_its_meter(
+    bundle: Bundle, powered: list[PowerTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Path]] = []
+
+    class Opened(Metering):
+        source = "jtop"  # type: ignore[assignment]
+
+    def opened(source: str, where: Where, on_gpu: bool) -> Metering:
+        asked.append((source, where.root))
+        return Opened(None) if source == "auto" else Metering(None, "off")
+
+    monkeypatch.setattr(Metering, "open", opened)
+    with Session.open(bundle.path) as session:
+        session.open_metering("auto", tmp_path)
+        assert session.power.source == "jtop"
+        session.open_metering("off")
+        with pytest.raises(UserError, match="sensor is off"):
+            _ = session.power
+    assert asked == [("auto", tmp_path), ("off", Path("/"))]
+
+
 def test_each_power_mode_has_files_of_its_own(
     bundle: Bundle,
     powered: list[PowerTable],
@@ -335,7 +382,7 @@ def test_each_power_mode_has_files_of_its_own(
         with Session.open(bundle.path) as session:
             for mode in ("MAXN SUPER", "15W", "MAXN SUPER"):
                 for place in (module, session_module):
-                    monkeypatch.setattr(place, "power_mode", lambda mode=mode: mode)
+                    monkeypatch.setattr(place, "power_mode", lambda root, mode=mode: mode)
                 index = int(mode == "15W")
                 assert (session.power, session.costs) == (powered[index], measured[index])
     assert (len(powered), len(measured)) == (2, 2)

@@ -103,7 +103,7 @@ def command(
 ) -> None:
     forced = _forcing(force_reject, trace_file, blocks, shape is not None)
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
-    check_objective(objective, blocks, min_prefix)
+    check_objective(objective, blocks, min_prefix, energy)
     if runtimes and "auto" in blocks:
         raise UserError(
             "--block auto chooses by what steps take, which --runtime changes: give a number"

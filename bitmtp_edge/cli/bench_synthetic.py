@@ -51,11 +51,11 @@ def bench_synthetic(
         made = perf_counter()
         with engine.open(str(bundle.path)) as session:
             facts = Made(shape, parameters, made - began, perf_counter() - made)
-            policies = policies_of(session)
             with (
                 session.open_metering(energy) as session.metering,
                 opened(session, names) as runtimes,
             ):
+                policies = policies_of(session)
                 replies = repeat * PROMPTS * len(policies) * max(1, len(runtimes))
                 with Progress(replies, "bench", "replies") as progress:
                     return measure(

@@ -55,7 +55,8 @@ def command(
 ) -> None:
     with engine.open(bundle) as session, session.open_metering(energy) as session.metering:
         decoder = decoding.decoder(session)
-        chat = Chat(session, decoder, session.stop_rules(stop), max_new_tokens, system)
+        rules = session.stop_rules(stop)
+        chat = Chat(session, decoder, rules, max_new_tokens, system, energy)
         if sys.stdin.isatty():
             model, policy = session.bundle.model.name, decoder.policy.name
             click.echo(
@@ -79,12 +80,15 @@ class Chat:
         rules: StopRules,
         max_new_tokens: int,
         system: str | None,
+        energy: str,
     ) -> None:
-        """Raises UserError if the model cannot chat, or takes no system message."""
+        """energy: as ``--energy`` has it. Raises UserError if the model cannot chat, or takes no
+        system message."""
         self._session = session
         self._decoder = decoder
         self._rules = rules
         self._max_new_tokens = max_new_tokens
+        self._energy = energy
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._opening)
         session.chat_ids([*self._opening, {"role": "user", "content": "?"}])
@@ -125,7 +129,7 @@ class Chat:
             result = printer.print(
                 self._session, self._decoder, ids, self._max_new_tokens, self._rules
             )
-            print_stats(result)
+            print_stats(result, self._energy)
             self._warn(result.prompt_tokens + result.generated_tokens)
         except KeyboardInterrupt:
             # Decoding ends a reply by itself; this is the moment before it, or after.

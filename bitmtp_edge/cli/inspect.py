@@ -49,7 +49,7 @@ def command(
 
         with engine.open(bundle) as session:
             costs = costs_of(
-                session.bundle, session.engine, session.states, session.notice, measure
+                session.bundle, session.engine, session.states, session.notice, anew=measure
             )
         facts["costs"] = asdict(costs)
     if as_json:

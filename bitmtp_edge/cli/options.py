@@ -120,9 +120,17 @@ def choices(
 
 
 def check_objective(
-    objective: Objective, blocks: Sequence[NumberOrAuto], min_prefix: NumberOrAuto | None
+    objective: Objective,
+    blocks: Sequence[NumberOrAuto],
+    min_prefix: NumberOrAuto | None,
+    energy: str,
 ) -> None:
-    """Raises UserError for joules to be saved where nothing is chosen."""
+    """Raises UserError for joules to be saved where nothing is chosen, or no sensor may tell."""
+    if objective == "energy" and energy == "off":
+        raise UserError(
+            "--objective energy goes by what a power sensor tells, and --energy off has none: "
+            "leave one of them out"
+        )
     if objective == "energy" and "auto" not in (*blocks, min_prefix):
         raise UserError(
             "--objective energy is of --block auto and --min-prefix auto alone: add --block auto"

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..decode import POLICIES, check_used
-from ..errors import Interrupted, UserError, one_line
+from ..errors import Interrupted, UserError
+from ..power.metering import OFF
 from ..power.modes import PowerModes, Rebooting
 from ..profiling.comparison import check_comparable, compare
+from ..profiling.lock import locked
 from ..profiling.modes import ModeTour
 from ..profiling.outputs import Outputs, check_targets
 from ..profiling.report import read_report
 from ..profiling.watch import open_clocks
 from ..progress import Progress
-from ..wording import counted, printable
+from ..wording import counted
 from . import PROGRAM
 from .options import (
     EngineChoice,
@@ -39,14 +41,14 @@ from .options import (
     prompts_option,
     threshold_options,
 )
+from .profile_inputs import Notices, asked_policy, go_on, prompt_ids
 from .profile_tables import print_profile
 from .signals import terminate_as_interrupt
 
 if TYPE_CHECKING:
     from ..decode.adaptive import Objective
-    from ..profiling.report import PointKey, ProfileReport
+    from ..profiling.report import ProfileReport
     from ..profiling.runner import Profiler
-    from ..profiling.sampling import Rounds
 
 
 @click.command(name="profile", help=__doc__)
@@ -105,7 +107,8 @@ if TYPE_CHECKING:
     "json_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write everything; an unfinished one goes on where it is.",
+    help="Write everything; an unfinished one goes on where it is, and CSV or HTML that is missing "
+    "beside a finished one is written from it.",
 )
 @click.option(
     "--csv",
@@ -151,14 +154,14 @@ def command(
     html_file: Path | None,
     old_file: Path | None,
 ) -> None:
-    from ..benchmark import read_prompts
-    from ..profiling.runner import Given, Profiler, wanted_points
+    from ..benchmark import numbered_prompts
+    from ..profiling.runner import Given, Profiler, Watcher, wanted_points
     from ..profiling.sampling import Settings
 
     if reboot and json_file is None:
         raise UserError("--reboot ends this run: add --json FILE, from which the next one goes on")
     check_used(names or POLICIES, gamma=gammas, block=blocks, tau=tau, min_prefix=min_prefix)
-    check_objective(objective, blocks, min_prefix)
+    check_objective(objective, blocks, min_prefix, energy)
     inputs = {
         "the bundle": Path(bundle),
         "the prompts": Path(prompt_file),
@@ -166,109 +169,101 @@ def command(
     }
     check_targets(json_file, csv_file, html_file, inputs)
     old = None if old_file is None else read_report(old_file)
-    texts = read_prompts(prompt_file)
-    tour = ModeTour(_power_modes(root, bool(power_modes)), reboot, _notice)
+    lines = numbered_prompts(prompt_file)
+    notices = Notices()
+    tour = ModeTour(_power_modes(root, bool(power_modes), notices), reboot, notices)
     modes = tour.names(power_modes)
     terminate_as_interrupt()
     with ExitStack() as opened:
+        if json_file is not None:
+            opened.enter_context(locked(json_file))
         session = opened.enter_context(engine.open(bundle))
+        session.notice = notices
         metering = opened.enter_context(session.open_metering(energy, root))
         clocks = opened.enter_context(open_clocks(session.engine, root))
-        makers = [
-            partial(choice.of, session)
+        asked = [
+            asked_policy(choice, session)
             for name in dict.fromkeys(names or session.policies)
             for choice in choices(name, gammas, blocks, tau, min_prefix, objective)
         ]
         seconds = metering.least_s if min_seconds is None else min_seconds
         outputs = Outputs(json_file, csv_file, html_file, old)
-        wanted = wanted_points(modes, makers)
+        wanted = wanted_points(modes, asked)
         with Progress(len(wanted), "profile", "points") as progress:
+            notices.progress = progress
 
-            def save(report: ProfileReport) -> None:
-                outputs.write(report)
-                progress.advance()
-
-            def on_round(key: PointKey, rounds: Rounds) -> None:
-                progress.note = _note(key, rounds)
+            def doing(what: str) -> None:
+                progress.note = what
                 progress.advance(0)
+
+            def saved(report: ProfileReport) -> None:
+                if profiler.points:  # else what is there is worth more
+                    outputs.write(report)
+                progress.advance()
 
             profiler = Profiler(
                 session,
                 Given(shlex.join((PROGRAM, *sys.argv[1:])), bundle, prompt_file),
                 wanted,
-                [session.prompt_ids(text) for text in texts],
+                prompt_ids(session, prompt_file, lines, doing),
                 Settings(max_new_tokens, within / 100, max_rounds, seconds),
                 metering,
                 clocks,
-                save,
-                on_round,
+                Watcher(saved, doing, notices),
             )
             if old is not None:
                 check_comparable(old, profiler.request)
-            progress.advance(_taken_over(profiler, json_file))
-            ended = _run(profiler, tour)
+            finished = go_on(profiler, json_file, outputs, notices)
+            progress.advance(len(profiler.points))
+            if metering.reason is not None and energy != OFF and finished is None:
+                notices(f"no joules are measured: {metering.reason}")
+            ended = None if finished is not None else _run(profiler, tour, outputs)
+        report = profiler.report() if finished is None else finished
+    if report.points:
+        print_profile(report, None if old is None else compare(report, old))
+    if ended is not None:
+        raise ended
+    if report.failed:
+        raise _failure(report)
+
+
+def _run(profiler: Profiler, tour: ModeTour, outputs: Outputs) -> Exception | None:
+    """What ended it, once what there is has been told; None where nothing did."""
+    told = ""
+    try:
+        profiler.run(tour)
         report = profiler.report()
         if report.complete:  # else what is there may be worth more
             outputs.write(report)
-    print_profile(report, None if old is None else compare(report, old))
-    if ended is not None:
-        told = f"{ended}{len(profiler.points)} of {len(wanted)} points are measured"
-        if json_file is not None and profiler.points:
-            told += f"; the same command goes on from {json_file}"
-        raise Interrupted(told)
-
-
-def _run(profiler: Profiler, tour: ModeTour) -> str | None:
-    """None where all is measured, else what ended it."""
-    try:
-        profiler.run(tour)
+        return None
+    except (UserError, OSError) as error:
+        return error
     except Rebooting as reboot:
-        return f"{reboot}; "
+        told = f"{reboot}; "
     except KeyboardInterrupt:
-        return ""
-    return None
+        pass
+    told += f"{len(profiler.points)} of {counted(len(profiler.wanted), 'point')} are measured"
+    if outputs.json is not None and profiler.points:
+        told += f"; the same command goes on from {outputs.json}"
+    return Interrupted(told)
 
 
-def _taken_over(profiler: Profiler, json_file: Path | None) -> int:
-    """How many points a profile in the file has already; says what is measured anew."""
-    if json_file is None or not json_file.exists() or not json_file.stat().st_size:
-        return 0
-    old = None
-    try:
-        old = read_report(json_file)
-        different = profiler.go_on_from(old)
-    except UserError as error:
-        different = str(error)
-    if old is None or different is not None:
-        what = "is damaged" if old is None else "is of another profile"
-        _notice(f"{json_file} {what} ({different}): all points are measured anew")
-        return 0
-    asked = [each.key for each in profiler.wanted]
-    parts = [f"{counted(len(profiler.points), 'point')} of {json_file} are kept"]
-    if again := [point.key.name for point in profiler.before]:
-        parts.append(f"measured anew, and kept until then: {', '.join(again)}")
-    if gone := [point.key.name for point in old.points if point.key not in asked]:
-        parts.append(f"no longer asked for: {', '.join(gone)}")
-    _notice("; ".join(parts))
-    return len(profiler.points)
+def _failure(report: ProfileReport) -> UserError:
+    """Of points without figures, one line for all."""
+    reasons = "; ".join(dict.fromkeys(failure.reason for failure in report.failed))
+    if not report.points:
+        return UserError(reasons)
+    return UserError(
+        f"{len(report.failed)} of {counted(len(report.request.points), 'point')} have no figures "
+        f"({reasons}): the same command tries them again"
+    )
 
 
-def _power_modes(root: Path, asked: bool) -> PowerModes | None:
+def _power_modes(root: Path, asked: bool, notice: Callable[[str], None]) -> PowerModes | None:
     """None where the machine has none, and nobody asked for one."""
     try:
-        return PowerModes(root, notice=_notice)
+        return PowerModes(root, notice=notice)
     except UserError:
         if asked:
             raise
         return None
-
-
-def _note(key: PointKey, rounds: Rounds) -> str:
-    """The point in work: how many rounds, and how far from the mean the rate may be."""
-    margin = rounds.tokens_per_s.margin
-    sure = "" if margin is None else f" +-{margin:.1%}"
-    return f"{printable(key.name)}: round {len(rounds.rounds)}{sure}"
-
-
-def _notice(line: str) -> None:
-    click.echo(one_line(f"bitmtp-edge: {line}"), err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -27,9 +28,23 @@ def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
         f"{counted(request.max_new_tokens, 'token')}; means of rounds and half their 95 % intervals"
     )
     click.echo()
-    table([("", *HEADS), *((printable(point.key.name), *_cells(point)) for point in report.points)])
-    for reason in dict.fromkeys(point.reason for point in report.points if point.reason):
+    rows = [(printable(point.key.name), *_cells(point)) for point in report.points]
+    rows += [
+        (printable(failure.key.name), *["-"] * len(HEADS)) for failure in report.without_figures
+    ]
+    table([("", *HEADS), *rows])
+    _print_best(report.points)
+    _print_power(report)
+    for failure in report.failed:
+        _print(f"{failure.key.name}: no figures: {failure.reason}")
+    none = [point.reason for point in report.points if point.joules_per_token is None]
+    for reason in dict.fromkeys(filter(None, none)):
         _print(f"no joules: {reason}")
+    for point in report.points:
+        if point.reason is not None and point.joules_per_token is not None:
+            _print(f"{point.key.name}: {point.reason}")
+        if point.busy is not None:
+            _print(f"{point.key.name}: {point.busy}")
     if loose := [point for point in report.points if not point.tight]:
         _print(
             f"not within {request.within:.1%} after {request.max_rounds} rounds: "
@@ -42,6 +57,34 @@ def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
             _print(f"{point.key.name}: throttled by {', '.join(held)}")
     if compared is not None:
         _print_changes(report, compared)
+
+
+def _print_best(points: Sequence[ProfilePoint]) -> None:
+    """Of several points, the fastest, and the one of the fewest joules a token."""
+    if len(points) < 2:
+        return
+    told = [f"fastest: {max(points, key=lambda point: point.tokens_per_s.mean).key.name}"]
+    joules = [(p.joules_per_token.mean, p.key.name) for p in points if p.joules_per_token]
+    if len(joules) > 1:
+        told.append(f"most frugal: {min(joules)[1]}")
+    _print("; ".join(told))
+
+
+def _print_power(report: ProfileReport) -> None:
+    """What joules and watts are of."""
+    totals = dict.fromkeys(point.total_is for point in report.points if point.total_is)
+    if report.request.energy is None or not totals:
+        return
+    idle = {
+        point.key.power_mode: point.idle_watts
+        for point in report.points
+        if point.idle_watts is not None
+    }
+    told = ", ".join(f"{f'{mode} ' if mode else ''}{watts:.3g} W" for mode, watts in idle.items())
+    _print(
+        f"power: {report.request.energy}, {', '.join(totals)}, idle power included"
+        + (f" (the model loaded and at rest: {told})" if told else "")
+    )
 
 
 def _print(line: str) -> None:
@@ -57,8 +100,16 @@ def _cells(point: ProfilePoint) -> tuple[str, ...]:
         "-" if point.watts is None else f"{point.watts.mean:.3g}",
         "-" if heat is None else f"{heat:.0f}",
         f"{point.tokens_per_iteration:.2f}",
-        str(len(point.tokens_per_s.values)),
+        _rounds(point),
     )
+
+
+def _rounds(point: ProfilePoint) -> str:
+    """How many; where joules are not of all, of how many these are."""
+    rounds, joules = len(point.tokens_per_s.values), point.joules_per_token
+    if joules is None or len(joules.values) == rounds:
+        return str(rounds)
+    return f"{rounds} (J: {len(joules.values)})"
 
 
 def _estimate(found: Estimate | None, form: str) -> str:

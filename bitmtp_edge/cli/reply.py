@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import one_line
+
 if TYPE_CHECKING:
     from ..decode.generate import GenerationResult
     from ..decode.loop import Decoder
@@ -80,8 +82,9 @@ class PrefillNote:
         sys.stderr.flush()
 
 
-def stats_line(result: GenerationResult) -> str:
-    """Length and speed of a reply, and what drafting did for it."""
+def stats_line(result: GenerationResult, energy: str = "auto") -> str:
+    """Length and speed of a reply, and what drafting did for it. energy: as ``--energy`` has it: of
+    a source that was named it is told why it gave no joules."""
     parts = [f"{_count(result.generated_tokens, 'token')}, {result.tokens_per_s:.1f} tok/s"]
     if result.draft_steps:
         parts.append(f"{result.tokens_per_iteration:.2f} tokens an iteration")
@@ -92,6 +95,8 @@ def stats_line(result: GenerationResult) -> str:
         parts.append(f"mostly {describe_choice(chosen[0])}")
     if result.joules_per_token is not None and result.watts is not None:
         parts.append(f"{result.joules_per_token:.3g} J/token at {result.watts:.3g} W")
+    elif energy not in ("auto", "off"):
+        parts.append(f"no joules: {one_line(result.no_joules or 'no token was generated', 200)}")
     kept = f" ({result.reused_tokens} kept)" if result.reused_tokens else ""
     parts.append(f"prompt {result.prompt_tokens}{kept} in {result.prefill_s:.2f} s")
     ended = {
@@ -118,9 +123,9 @@ def describe_choice(choice: Mapping[str, int]) -> str:
     return f"block {block} " + (f"(min-prefix {least})" if least else "(none verified)")
 
 
-def print_stats(result: GenerationResult) -> None:
+def print_stats(result: GenerationResult, energy: str = "auto") -> None:
     """The stats line on stderr, dim on a terminal."""
-    click.secho(f"[{stats_line(result)}]", dim=True, err=True)
+    click.secho(f"[{stats_line(result, energy)}]", dim=True, err=True)
 
 
 def _count(number: int, noun: str) -> str:

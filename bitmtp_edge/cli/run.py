@@ -51,9 +51,9 @@ def command(
         raise UserError("the prompt is empty: give --prompt a text, or - to read stdin")
     with engine.open(bundle) as session:
         rules = session.stop_rules(stop)
-        decoder = decoding.decoder(session)
         ids = session.prompt_ids(text, raw=raw)
         with session.open_metering(energy) as session.metering:
+            decoder = decoding.decoder(session)  # behind it: what it saves may be joules
             if as_json:
                 note = PrefillNote()
                 try:
@@ -63,7 +63,7 @@ def command(
                 click.echo(json.dumps(asdict(result)))
             else:
                 result = ReplyPrinter().print(session, decoder, ids, max_new_tokens, rules)
-                print_stats(result)
+                print_stats(result, energy)
     if result.finish_reason == "interrupted":
         ctx.exit(INTERRUPTED)
 

@@ -129,10 +129,11 @@ def _hwmon_rails(chip: Path) -> Iterator[Rail]:
 
 def _no_value(chip: Path, channel: int) -> str | None:
     """Why a channel tells no power; None where it does."""
-    if number_or_none(chip / f"in{channel}_enable") == 0:
-        return f"in{channel}_enable is 0"
-    files = (f"in{channel}_input", f"curr{channel}_input")
-    return next((f"there is no {name}" for name in files if not (chip / name).exists()), None)
+    enable = chip / f"in{channel}_enable"
+    if number_or_none(enable) == 0:
+        return f"{enable} is 0"
+    files = (chip / f"in{channel}_input", chip / f"curr{channel}_input")
+    return next((f"{file} is missing" for file in files if not file.exists()), None)
 
 
 def _iio_rails(chip: Path) -> Iterator[Rail]:

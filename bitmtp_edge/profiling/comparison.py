@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import UserError
@@ -14,11 +14,13 @@ RULE = (
     f"{FLOOR:.0%} apart"
 )
 
-_FIGURES: tuple[tuple[str, Callable[[ProfilePoint], Estimate | None]], ...] = (
-    ("tok/s", lambda point: point.tokens_per_s),
+_Figure = tuple[str, Callable[[ProfilePoint], Estimate | None]]
+_RATE: tuple[_Figure, ...] = (("tok/s", lambda point: point.tokens_per_s),)
+_ENERGY: tuple[_Figure, ...] = (
     ("J/token", lambda point: point.joules_per_token),
     ("W", lambda point: point.watts),
 )
+_SUM = "sum of "
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,36 @@ def check_comparable(old: ProfileReport, new: Request) -> None:
 
 
 def compare(new: ProfileReport, old: ProfileReport) -> Comparison:
-    """Point by point, by the rule :data:`RULE`."""
+    """Point by point, by the rule :data:`RULE`. Watts and joules of another total are not compared:
+    what feeds the board draws more than a few rails of it."""
     changes: dict[int, list[Change]] = {}
-    unmatched = []
+    unmatched, totals = [], []
     for index, point in enumerate(new.points):
         before = old.point(point.key)
         if before is None:
             unmatched.append(point.key)
         else:
-            changes[index] = _changes(point, before)
-    return Comparison(changes, unmatched, _elsewhere(new, old))
+            alike = same_total(point.total_is, before.total_is)
+            changes[index] = _changes(point, before, (*_RATE, *_ENERGY) if alike else _RATE)
+            if not alike and None not in (point.total_is, before.total_is):
+                totals.append(
+                    f"power: of {before.total_is} before, of {point.total_is} now: W and J/token "
+                    "are not compared"
+                )
+    elsewhere = [*_elsewhere(new, old), *dict.fromkeys(totals)]
+    return Comparison(changes, unmatched, elsewhere)
 
 
-def _changes(point: ProfilePoint, before: ProfilePoint) -> list[Change]:
+def same_total(one: str | None, other: str | None) -> bool:
+    """Whether both totals are of the same rails, in whatever order a sum names them."""
+    if one is None or other is None or not (one.startswith(_SUM) and other.startswith(_SUM)):
+        return one == other
+    return sorted(one[len(_SUM) :].split(", ")) == sorted(other[len(_SUM) :].split(", "))
+
+
+def _changes(point: ProfilePoint, before: ProfilePoint, figures: Sequence[_Figure]) -> list[Change]:
     found = []
-    for name, of in _FIGURES:
+    for name, of in figures:
         now, then = of(point), of(before)
         if now is None or then is None or not then.mean:
             continue

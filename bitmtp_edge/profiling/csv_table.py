@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from .report import ProfilePoint, ProfileReport
+from .report import PointKey, ProfilePoint, ProfileReport
 from .statistics import Estimate
 
 COLUMNS = (
@@ -31,6 +31,7 @@ COLUMNS = (
     "tokens_per_iteration",
     "verified_share",
     "rounds",
+    "joules_rounds",
     "tight",
     "reason",
 )
@@ -44,19 +45,26 @@ def to_csv(report: ProfileReport) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
-    for point in report.points:
-        writer.writerow({name: _cell(value) for name, value in _row(point).items()})
+    failures = [{**_key(each.key), "reason": each.reason} for each in report.without_figures]
+    for row in (*map(_row, report.points), *failures):
+        writer.writerow({name: _cell(value) for name, value in row.items()})
     return text.getvalue()
 
 
-def _row(point: ProfilePoint) -> dict[str, object]:
-    settings, conditions = point.key.settings, point.conditions
+def _key(key: PointKey) -> dict[str, object]:
     return {
-        "power_mode": point.key.power_mode,
-        "policy": point.key.policy,
-        **{name: settings.get(name) for name in _SETTINGS},
+        "power_mode": key.power_mode,
+        "policy": key.policy,
+        **{name: key.settings.get(name) for name in _SETTINGS},
+    }
+
+
+def _row(point: ProfilePoint) -> dict[str, object]:
+    conditions, joules = point.conditions, point.joules_per_token
+    return {
+        **_key(point.key),
         **_interval("tokens_per_s", point.tokens_per_s),
-        **_interval("joules_per_token", point.joules_per_token),
+        **_interval("joules_per_token", joules),
         "watts": None if point.watts is None else point.watts.mean,
         "idle_watts": point.idle_watts,
         "celsius": conditions.celsius,
@@ -66,6 +74,7 @@ def _row(point: ProfilePoint) -> dict[str, object]:
         "tokens_per_iteration": point.tokens_per_iteration,
         "verified_share": point.verified_share,
         "rounds": len(point.tokens_per_s.values),
+        "joules_rounds": 0 if joules is None else len(joules.values),
         "tight": "yes" if point.tight else "no",
         "reason": point.reason,
     }

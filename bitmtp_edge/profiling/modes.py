@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from ..errors import UserError
 from ..power.mode_note import left_behind
@@ -60,13 +60,20 @@ class ModeTour:
             return None
         return None if current is None else current.name
 
-    @contextmanager
-    def held(self, names: Sequence[str | None]) -> Iterator[Iterator[str | None]]:
-        """An iterator over ``names``, each of which holds until the next one, in the order of
-        :func:`in_order`; behind the block the mode from before is set again.
+    def other_than(self, name: str | None) -> str | None:
+        """The power mode now, where it is not ``name``; of None, which nobody knows, None."""
+        return None if self._modes is None or name is None else self._modes.other_than(name)
 
-        Raises UserError as :meth:`PowerModes.held` does, and :class:`Rebooting` where the board is
-        about to.
+    @contextmanager
+    def held(
+        self, names: Sequence[str | None], cannot: Callable[[str, UserError], None]
+    ) -> Iterator[Iterator[str | None]]:
+        """An iterator over ``names``, each of which holds until the next one, in the order of
+        :func:`in_order`; behind the block the mode from before is set again. ``cannot`` gets each
+        that cannot be set, and why, and the next one comes.
+
+        Raises UserError as :meth:`PowerModes.held` does on the way back, and :class:`Rebooting`
+        where the board is about to.
         """
         known = [name for name in names if name is not None]
         if self._modes is None or not known:
@@ -75,16 +82,29 @@ class ModeTour:
         modes, current = self._modes, self._modes.current()
         present = None if current is None else current.name
         if set(known) == {present} and left_behind(modes.root) is None:
-            yield iter(names)  # nothing to set, so nobody has to be allowed to
+            with modes.kept():  # nothing to set, so nobody has to be allowed to
+                yield iter(names)
             return
         order = in_order(known, present, lambda name: modes.needs_reboot(modes.find(name), current))
-        with modes.held(order[0], reboot=self._reboot):
-            yield self._each(modes, order)
+        with ExitStack() as holding:
+            while order:
+                try:
+                    holding.enter_context(modes.held(order[0], reboot=self._reboot))
+                    break
+                except UserError as error:
+                    cannot(order.pop(0), error)
+            yield self._each(modes, order, cannot)
 
-    def _each(self, modes: PowerModes, order: Sequence[str]) -> Iterator[str | None]:
+    def _each(
+        self, modes: PowerModes, order: Sequence[str], cannot: Callable[[str, UserError], None]
+    ) -> Iterator[str | None]:
         for name in order:
-            modes.change(name, reboot=self._reboot)
-            yield name
+            try:
+                modes.change(name, reboot=self._reboot)
+            except UserError as error:
+                cannot(name, error)
+            else:
+                yield name
 
 
 def in_order(

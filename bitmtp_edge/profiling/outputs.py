@@ -29,6 +29,15 @@ class Outputs:
         """All of them. OSError names the file that could not be written."""
         if self.json is not None:
             write_report(self.json, report)
+        self.write_tables(report)
+
+    @property
+    def missing(self) -> list[Path]:
+        """Those of CSV and HTML that are not there yet."""
+        return [path for path in (self.csv, self.html) if path is not None and not path.exists()]
+
+    def write_tables(self, report: ProfileReport) -> None:
+        """CSV and HTML; likewise."""
         if self.csv is not None:
             _write(self.csv, to_csv(report))
         if self.html is not None:
@@ -56,6 +65,8 @@ def check_targets(
         if path is None:
             continue
         option = f"--{kind} {path}"
+        if str(path) in ("-", "."):  # and of no text at all, which is the folder
+            raise UserError(f"--{kind} takes the name of a file, which this is not: give one")
         folder = Path(os.path.realpath(path)).parent
         if (path.exists() and not path.is_file()) or not os.access(folder, os.W_OK | os.X_OK):
             raise UserError(

@@ -78,9 +78,17 @@ def _body(report: ProfileReport, compared: Comparison | None) -> Iterator[str]:
     if report.from_before:
         told = ", ".join(key.name for key in report.from_before)
         yield f'<p class="warn">Of the run before: {clean(told)}.</p>'
-    reasons = dict.fromkeys(point.reason for point in points if point.reason)
-    for reason in reasons or ([report.energy_reason] if report.energy_reason else []):
+    for failure in report.failed:
+        told = f"{failure.key.name}: no figures: {failure.reason}."
+        yield f'<p class="warn">{clean(told)}</p>'
+    none = [point.reason for point in points if point.reason and point.joules_per_token is None]
+    for reason in dict.fromkeys(none) or ([report.energy_reason] if report.energy_reason else []):
         yield f'<p class="warn">No joules: {clean(reason)}.</p>'
+    for point in points:
+        if point.reason and point.joules_per_token is not None:
+            yield f'<p class="warn">{clean(f"{point.key.name}: {point.reason}.")}</p>'
+        if point.busy is not None:
+            yield f'<p class="warn">{clean(f"{point.key.name}: {point.busy}.")}</p>'
     if not points:
         return
     looks = pareto.Looks(points)
@@ -92,7 +100,7 @@ def _body(report: ProfileReport, compared: Comparison | None) -> Iterator[str]:
         "that no other beats in both.</p>"
     )
     yield "<h2>Figures</h2>"
-    yield from _table(points)
+    yield from _table(report)
     if compared is not None:
         yield from _changes(points, compared)
     if strips := power_plot.strips(points):
@@ -108,13 +116,13 @@ def _body(report: ProfileReport, compared: Comparison | None) -> Iterator[str]:
     yield from _facts(report)
 
 
-def _table(points: Sequence[ProfilePoint]) -> Iterator[str]:
+def _table(report: ProfileReport) -> Iterator[str]:
     heads = (
         *("", "tokens/s", "J/token", "W", "idle W", "&#176;C", "GPU MHz"),
         *("tokens/iter.", "verified", "rounds"),
     )
     yield '<div class="wide"><table><tr>' + "".join(f"<th>{h}</th>" for h in heads) + "</tr>"
-    for point in points:
+    for point in report.points:
         conditions = point.conditions
         cells = (
             point.key.name,
@@ -129,8 +137,10 @@ def _table(points: Sequence[ProfilePoint]) -> Iterator[str]:
             f"{len(point.tokens_per_s.values)}{'' if point.tight else ' (not tight)'}",
         )
         yield "<tr>" + "".join(f"<td>{clean(cell)}</td>" for cell in cells) + "</tr>"
+    for failure in report.without_figures:
+        yield f"<tr><td>{clean(failure.key.name)}</td>" + "<td>-</td>" * (len(heads) - 1) + "</tr>"
     yield "</table></div>"
-    for point in points:
+    for point in report.points:
         if held := point.conditions.throttled_by:
             told = f"{point.key.name}: throttled by {', '.join(held)}."
             yield f'<p class="warn">{clean(told)}</p>'
@@ -161,6 +171,7 @@ def _facts(report: ProfileReport) -> Iterator[str]:
     totals = dict.fromkeys(point.total_is for point in report.points if point.total_is)
     ratios = [p.counter_over_integrated for p in report.points if p.counter_over_integrated]
     shares = [p.decode_share for p in report.points if p.decode_share]
+    dates = [point.date for point in report.points]
     clocks = dict.fromkeys(
         point.conditions.jetson_clocks
         for point in report.points
@@ -206,8 +217,7 @@ def _facts(report: ProfileReport) -> Iterator[str]:
         ("between runs", f"differences below {FLOOR:.0%} are not called changes"),
         (
             "measured",
-            f"{report.points[0].date} to {report.points[-1].date}, "
-            f"{sum(point.seconds for point in report.points):.0f} s",
+            f"{min(dates)} to {max(dates)}, {sum(point.seconds for point in report.points):.0f} s",
         ),
     )
     yield '<div class="wide"><table class="facts">'

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..decode.costs import STEADY
 from ..environment import Environment
 from ..errors import UserError
 from ..files import new_file
@@ -97,10 +98,13 @@ class ProfilePoint:
 
     tight: the intervals of tokens_per_s and joules_per_token are within what was asked for.
     tokens_per_s: generated tokens over decode seconds. joules_per_token: joules of decoding over
-    generated tokens, None where ``reason`` says why. watts: mean of decoding. idle_watts: of the
-    machine with the model loaded, before; never subtracted. counter_over_integrated: joules of the
-    energy counter over integrated power; None without one. decode_share: of the time that joules
-    are of, what was decoding and not between two replies. generated_tokens: of all rounds.
+    generated tokens, of the rounds that have them; ``reason`` says why others, or all, have none.
+    watts: mean of decoding. idle_watts: of the machine with the model loaded, before; never
+    subtracted. counter_over_integrated: joules of the energy counter over integrated power; None
+    without one. decode_share: of the time that joules are of, what was decoding and not between two
+    replies. generated_tokens: of all rounds. step_spread: of runs of one step before and behind the
+    rounds, the median over the fastest, whichever was more. min_prefix: what ``auto`` came to here.
+    The last two are None in files of older versions.
     """
 
     key: PointKey
@@ -120,13 +124,34 @@ class ProfilePoint:
     seconds: float
     conditions: Conditions
     trace: Trace | None
+    step_spread: float | None = None
+    min_prefix: int | None = None
+
+    @property
+    def busy(self) -> str | None:
+        """That something else had the machine, if it did."""
+        if self.step_spread is None or self.step_spread <= STEADY:
+            return None
+        return (
+            f"runs of one step differ {self.step_spread:.1f} times, so something else is busy here"
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A point that was asked for and has no figures. date: UTC. The same command tries it again."""
+
+    key: PointKey
+    date: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class ProfileReport:
     """complete: every point of the request is measured; else the same command goes on.
     energy_reason: why there is no meter. environment: where the newest part was measured.
-    from_before: points of a finished run that are asked for again, and not yet measured again."""
+    from_before: points of a finished run that are asked for again, and not yet measured again.
+    failed: points that this run could not measure."""
 
     complete: bool
     command: str
@@ -138,6 +163,12 @@ class ProfileReport:
     environment: Environment
     points: tuple[ProfilePoint, ...]
     from_before: tuple[PointKey, ...] = ()
+    failed: tuple[Failure, ...] = ()
+
+    @property
+    def without_figures(self) -> tuple[Failure, ...]:
+        """What failed and has no point, of a run before either."""
+        return tuple(each for each in self.failed if self.point(each.key) is None)
 
     def point(self, key: PointKey) -> ProfilePoint | None:
         """The one of ``key``, if it was measured."""
@@ -153,6 +184,8 @@ def write_report(path: Path, report: ProfileReport) -> None:
 def read_report(path: Path) -> ProfileReport:
     """UserError, naming the field, for a file that is none, or holds what no profile measures;
     OSError where it cannot be read."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise UserError(f"{path} is no regular file: give a profile's JSON")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):

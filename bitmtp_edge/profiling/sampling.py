@@ -18,6 +18,8 @@ from .traces import TraceRecorder
 
 WARM_UP_S = 1.0
 
+OnPrompt = Callable[[int], None]
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -101,10 +103,12 @@ class Rounds:
 
     @property
     def reason(self) -> str | None:
-        """Why there are no joules; None where there are."""
-        if self.joules_per_token is not None:
-            return None
-        return next((each.reason for each in self.rounds if each.reason is not None), None)
+        """Why there are no joules, or only those of some rounds; None where each has them."""
+        whys = [each.reason for each in self.rounds if each.reason is not None]
+        measured = len(self.rounds) - len(whys)
+        if not whys or not measured:
+            return next(iter(whys), None)
+        return f"joules are of {measured} of {len(self.rounds)} rounds: {whys[0]}"
 
     @property
     def tight(self) -> bool:
@@ -125,14 +129,22 @@ class Rounds:
         return sum(of(each) for each in self.rounds)
 
 
-def warm_up(session: Session, policy: Policy, prompts: Sequence[Sequence[int]], most: int) -> None:
-    """Every prompt once, and on until a second has passed: plans are made, and clocks rise."""
+def warm_up(
+    session: Session,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    most: int,
+    on_prompt: OnPrompt = lambda number: None,
+) -> None:
+    """Every prompt once, and on until a second has passed: plans are made, and clocks rise.
+    ``on_prompt`` is told each prompt's number, from 1 on, as it begins."""
     began = perf_counter()
     first = True
     while first or perf_counter() - began < WARM_UP_S:
-        for ids in prompts:
+        for number, ids in enumerate(prompts, 1):
             if not first and perf_counter() - began >= WARM_UP_S:
                 break
+            on_prompt(number)
             _whole(session.reply(session.decoder(policy), ids, most))
         first = False
 
@@ -144,14 +156,16 @@ def measure(
     settings: Settings,
     metering: Metering,
     on_round: Callable[[Rounds], None] = lambda rounds: None,
+    on_prompt: OnPrompt = lambda number: None,
 ) -> tuple[Rounds, TraceRecorder]:
     """Rounds over ``prompts``, the ids of each, until there are enough; power over time is of the
-    first. UserError where no prompt gets a reply of any tokens."""
+    first. ``on_prompt``: as of :func:`warm_up`. UserError where no prompt gets a reply of any
+    tokens."""
     done, trace = Rounds(settings), TraceRecorder()
     while not done.enough:
         window = metering.begin()
         try:
-            here = _round(session, policy, prompts, settings, window)
+            here = _round(session, policy, prompts, settings, window, on_prompt)
             if not here.tokens or not here.decode_s:
                 raise UserError("no prompt gets a reply, so there is nothing to measure")
             if window is not None:
@@ -173,6 +187,7 @@ def _round(
     prompts: Sequence[Sequence[int]],
     settings: Settings,
     window: Window | None,
+    on_prompt: OnPrompt,
 ) -> Round:
     """Every prompt, read once and then decoded again and again for ``min_seconds``.
 
@@ -186,6 +201,7 @@ def _round(
             window.mark_decode()
 
     for number, ids in enumerate(prompts):
+        on_prompt(number + 1)
         decoder = session.decoder(policy)
         if window is not None and number:
             window.mark_prefill()

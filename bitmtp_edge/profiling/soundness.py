@@ -29,6 +29,9 @@ def check_sound(report: ProfileReport, where: str) -> None:
         if point.key in keys[:index]:
             raise UserError(f"{at}: {point.key.name} is there twice")
         _check_point(point, at)
+    for index, failure in enumerate(report.failed):
+        if failure.key not in report.request.points:
+            raise UserError(f"{where}.failed[{index}]: {failure.key.name} was not asked for")
     if any(key not in keys for key in report.from_before):
         raise UserError(f"{where}.from_before: names a point that is not there")
 

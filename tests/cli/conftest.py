@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +15,17 @@ import pytest
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.cli import main
 from bitmtp_edge.power import metering
+from bitmtp_edge.profiling import runner, sampling
 
 from ..export.tiny_models import write_folder
+from ..power import trees
 from ..power.fake_metering import FakeMetering
+from ..power.nvpmodel_stub import Board, board
 
 BLOCKS = ("--policy", "ar", "--policy", "speculative", "--policy", "hybrid")
 SHORT = ("--repeat", 1, "--max-new-tokens", 24)
+PROFILED = ("--policy", "ar", "--policy", "speculative")
+QUICK = ("--max-rounds", 3, "--max-new-tokens", 12, "--min-seconds", 0)
 
 
 @pytest.fixture(scope="session")
@@ -101,3 +107,34 @@ def block_bundle(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(tiny_ternary_bundle.path, tmp_path / "blocks")
     return tmp_path / "blocks"
+
+
+@pytest.fixture
+def nx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A board in mode 15W, warm, whose nvpmodel is found."""
+    here = board(tmp_path / "nx")
+    trees.write(here.root / "sys/class/thermal/thermal_zone0/type", "gpu-thermal")
+    trees.write(here.root / "sys/class/thermal/thermal_zone0/temp", 51250)
+    monkeypatch.setenv("PATH", f"{here.bin}:{os.environ['PATH']}")
+    return here
+
+
+@pytest.fixture
+def profile(
+    verb: Verb,
+    block_bundle: Path,
+    prompts: Path,
+    nx: Board,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Verb:
+    """Runs `profile` on the board, without waits, writing to out.json, out.csv and out.html."""
+    monkeypatch.setattr(sampling, "WARM_UP_S", 0.0)
+    monkeypatch.setattr(runner, "step_spread", lambda engine, states: 1.0)
+    files = [f"--{kind}={tmp_path / 'out'}.{kind}" for kind in ("json", "csv", "html")]
+
+    def run(*options: object) -> Done:
+        given = ("--prompts", prompts, "--root", nx.root, *PROFILED, *QUICK, *files)
+        return verb("profile", block_bundle, *given, *options)
+
+    return run

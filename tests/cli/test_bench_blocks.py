@@ -108,7 +108,7 @@ def test_auto_is_measured_beside_fixed_blocks(
 def test_auto_that_never_drafts_is_told(
     verb: Verb, block_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dear(bundle: Bundle, engine: Engine, states: ReplayStates, notice: object) -> CostTable:
+    def dear(bundle: Bundle, engine: Engine, states: ReplayStates, *rest: object) -> CostTable:
         return cost_table(states, lambda width: width**3)
 
     monkeypatch.setattr(session, "costs_of", dear)

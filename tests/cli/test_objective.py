@@ -12,8 +12,10 @@ from bitmtp_edge.decode.costs import CostTable
 from bitmtp_edge.decode.energy_costs import PowerTable
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.engines.base import Engine
+from bitmtp_edge.power import metering
 
 from ..decode.trace_engine import cost_table, power_table
+from ..power.fake_metering import FakeMetering
 from .conftest import SHORT, Verb
 
 ENERGY = ("--objective", "energy")
@@ -24,10 +26,12 @@ AUTO = ("--policy", "speculative", "--block", "auto", *ENERGY)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide steps take little longer and draw much more: joules say ar."""
 
-    def costs(bundle: Bundle, engine: Engine, states: ReplayStates, notice: object) -> CostTable:
+    def costs(
+        bundle: Bundle, engine: Engine, states: ReplayStates, *rest: object, **more: object
+    ) -> CostTable:
         return cost_table(states, lambda width: 1 + 0.01 * width)
 
-    def power(bundle: Bundle, engine: Engine, states: ReplayStates, notice: object) -> PowerTable:
+    def power(bundle: Bundle, engine: Engine, states: ReplayStates, *rest: object) -> PowerTable:
         return power_table(states, lambda width: 5.0 * width**2)
 
     monkeypatch.setattr(session, "costs_of", costs)
@@ -68,9 +72,38 @@ def test_without_a_power_source_energy_is_refused(
 ) -> None:
     for order in ("METER_ORDER_GPU", "METER_ORDER_CPU"):
         monkeypatch.setattr(step_power, order, ())
-    monkeypatch.setattr(session, "costs_of", lambda *rest: cost_table(rest[2], lambda width: 1.0))
+    monkeypatch.setattr(
+        session, "costs_of", lambda *rest, **more: cost_table(rest[2], lambda width: 1.0)
+    )
     refused = verb("run", block_bundle, "--prompt", "x", *AUTO).refused()
     assert "no power source works here" in refused and "take the objective speed" in refused
+
+
+@pytest.mark.parametrize("name", ["run", "bench", "profile"])
+def test_energy_without_a_sensor_that_may_tell_is_refused(
+    name: str, verb: Verb, block_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "costs_of", lambda *rest: cost_table(rest[2], lambda width: 1.0))
+    given = ("--prompt", "x") if name == "run" else ("--prompts", prompts)
+    assert "--energy off" in verb(name, block_bundle, *given, *AUTO, "--energy", "off").refused()
+
+
+@pytest.mark.parametrize("name", ["run", "bench"])
+def test_what_steps_draw_is_by_the_source_of_the_run(
+    name: str, verb: Verb, block_bundle: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def power(bundle: Bundle, engine: Engine, states: ReplayStates, *rest: object) -> PowerTable:
+        seen.extend(rest[1:])
+        return power_table(states, lambda width: 5.0)
+
+    monkeypatch.setattr(session, "costs_of", lambda *rest: cost_table(rest[2], lambda width: 1.0))
+    monkeypatch.setattr(session, "power_of", power)
+    monkeypatch.setattr(metering.Metering, "open", lambda *rest, **more: FakeMetering())
+    given = ("--prompt", "x") if name == "run" else ("--prompts", prompts, *SHORT)
+    assert verb(name, block_bundle, *given, *AUTO, "--energy", "ina3221").code == 0
+    assert seen == ["fake", Path("/")]
 
 
 @pytest.mark.parametrize("rest", [(), ("--block", 2), ("--policy", "ar"), ("--policy", "hybrid")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,46 +16,17 @@ from typing import Any
 import pytest
 
 from bitmtp_edge.cli.profile_tables import print_profile
-from bitmtp_edge.profiling import runner, sampling
+from bitmtp_edge.profiling import runner
 from bitmtp_edge.profiling.csv_table import COLUMNS
 from bitmtp_edge.profiling.report import read_report
 
-from ..power import trees
 from ..power.fake_metering import IDLE, SHORT, FakeMetering
-from ..power.nvpmodel_stub import Board, board
+from ..power.nvpmodel_stub import Board
 from ..profiling import samples
-from .conftest import Done, Verb
+from .conftest import PROFILED as POLICIES
+from .conftest import QUICK, Verb
 
-POLICIES = ("--policy", "ar", "--policy", "speculative")
 MEASURE = runner.measure
-QUICK = ("--max-rounds", 3, "--max-new-tokens", 12, "--min-seconds", 0)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "WARM_UP_S", 0.0)
-
-
-@pytest.fixture
-def nx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
-    """A board in mode 15W, warm, whose nvpmodel is found."""
-    here = board(tmp_path / "nx")
-    trees.write(here.root / "sys/class/thermal/thermal_zone0/type", "gpu-thermal")
-    trees.write(here.root / "sys/class/thermal/thermal_zone0/temp", 51250)
-    monkeypatch.setenv("PATH", f"{here.bin}:{os.environ['PATH']}")
-    return here
-
-
-@pytest.fixture
-def profile(verb: Verb, block_bundle: Path, prompts: Path, nx: Board, tmp_path: Path) -> Verb:
-    """Runs it on the board, writing to out.json, out.csv and out.html."""
-    files = [f"--{kind}={tmp_path / 'out'}.{kind}" for kind in ("json", "csv", "html")]
-
-    def run(*options: object) -> Done:
-        given = ("--prompts", prompts, "--root", nx.root, *POLICIES, *QUICK, *files)
-        return verb("profile", block_bundle, *given, *options)
-
-    return run
 
 
 def written(folder: Path) -> dict[str, Any]:
@@ -198,8 +168,7 @@ def test_what_was_asked_for_otherwise_is_measured_anew(
 ) -> None:
     monkeypatch.setattr(runner, "measure", after(1, KeyboardInterrupt))
     assert profile().code == 130
-    monkeypatch.undo()
-    monkeypatch.setattr(sampling, "WARM_UP_S", 0.0)
+    monkeypatch.setattr(runner, "measure", MEASURE)
     (tmp_path / "out.json").write_text(
         (tmp_path / "out.json").read_text().replace('"max_rounds": 3', '"max_rounds": 5')
     )

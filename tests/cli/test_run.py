@@ -18,7 +18,7 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.session import Session
 
 from ..decode.trace_engine import cost_table
-from ..power.fake_metering import FakeMetering
+from ..power.fake_metering import SHORT, FakeMetering
 from .conftest import Done, Verb
 
 KEYS = {
@@ -77,6 +77,14 @@ def test_no_energy_and_why(verb: Verb, bundle: Path, option: str, why: str) -> N
     assert done.json["energy"] is None
     assert why in done.json["energy_reason"]
     assert "J/token" not in verb(*arguments).err
+
+
+def test_a_source_that_was_named_says_why_it_gave_no_joules(
+    verb: Verb, bundle: Path, meter: FakeMetering
+) -> None:
+    short = ("run", bundle, "--prompt", "Hi", "--max-new-tokens", 4)
+    assert f"no joules: {SHORT}" in verb(*short, "--energy", "nvml").err
+    assert "no joules" not in verb(*short).err
 
 
 def test_a_power_source_that_is_none(verb: Verb, bundle: Path) -> None:

@@ -118,12 +118,12 @@ def test_two_rails_of_one_name_on_one_chip_stay_two(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (lambda hwmon: trees.write(hwmon / "in1_enable", 0), "in1_enable is 0"),
-        (lambda hwmon: (hwmon / "curr1_input").unlink(), "there is no curr1_input"),
-        (lambda hwmon: (hwmon / "in1_input").unlink(), "there is no in1_input"),
-        (lambda hwmon: (hwmon / "in1_label").unlink(), "VDD_CPU_GPU_CV is told, and it is not"),
-        (lambda hwmon: trees.write(hwmon / "in1_label", "NC"), "VDD_CPU_GPU_CV is told, and it"),
-        (lambda hwmon: trees.write(hwmon / "in2_label", "VDD_IN"), "two channels are labelled so"),
+        (lambda hwmon: trees.write(hwmon / "in1_enable", 0), "/in1_enable is 0)"),
+        (lambda hwmon: (hwmon / "curr1_input").unlink(), "/curr1_input is missing)"),
+        (lambda hwmon: (hwmon / "in1_input").unlink(), "/in1_input is missing)"),
+        (lambda hwmon: (hwmon / "in1_label").unlink(), "(VDD_CPU_GPU_CV is told, and it is not)"),
+        (lambda hwmon: trees.write(hwmon / "in1_label", "NC"), "(VDD_CPU_GPU_CV is told, and it"),
+        (lambda hwmon: trees.write(hwmon / "in2_label", "VDD_IN"), "(two channels are labelled so)"),
     ],
 )
 def test_a_board_whose_input_has_no_value(
@@ -133,9 +133,8 @@ def test_a_board_whose_input_has_no_value(
     fault(trees.orin_nx(tmp_path))
     with pytest.raises(SourceError) as refused:
         read(tmp_path)
-    assert str(refused.value).startswith(
-        f"VDD_IN, which feeds the whole board, gives no value ({told}"
-    )
+    assert str(refused.value).startswith("VDD_IN, which feeds the whole board, gives no value (")
+    assert told in str(refused.value)
 
 
 def test_a_module_whose_input_nobody_names(tmp_path: Path) -> None:

@@ -45,6 +45,31 @@ def test_what_else_is_different() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "now", "compared"),
+    [
+        ("VDD_IN", "sum of VDD_GPU, VDD_CPU", False),
+        ("sum of A, B, C, D", "sum of A, B, C", False),
+        ("sum of A, B", "sum of B, A", True),
+    ],
+)
+def test_joules_of_other_rails_do_not_compare(before: str, now: str, compared: bool) -> None:
+    old, new = (report(replace(point(), total_is=total)) for total in (before, now))
+    found = compare(new, old)
+    figures = [change.figure for change in found.changes[0]]
+    assert figures == (["tok/s", "J/token", "W"] if compared else ["tok/s"])
+    told = f"power: of {before} before, of {now} now: W and J/token are not compared"
+    assert found.elsewhere == ([] if compared else [told])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("bundle", "ef" * 32), ("engine", "cuda"), ("threads", 1), ("device", "x")]
+)
+def test_another_model_engine_or_device_is_told(name: str, value: object) -> None:
+    (told,) = compare(report(point()), report(point(), **{name: value})).elsewhere
+    assert told.startswith(f"{name}: {value} before, ")
+
+
+@pytest.mark.parametrize(
     ("other", "told"),
     [({"prompts": "00"}, "other prompts"), ({"max_new_tokens": 64}, "give --max-new-tokens 64")],
 )

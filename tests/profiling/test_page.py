@@ -12,7 +12,7 @@ import pytest
 from bitmtp_edge.profiling.comparison import compare
 from bitmtp_edge.profiling.page import page
 from bitmtp_edge.profiling.pareto import Looks, front
-from bitmtp_edge.profiling.report import ProfileReport
+from bitmtp_edge.profiling.report import Failure, ProfileReport
 
 from .samples import HYBRID, point, report, without_joules
 
@@ -111,6 +111,24 @@ def test_names_from_outside_are_escaped() -> None:
 def test_unfinished_is_told() -> None:
     whole = replace(WHOLE, complete=False, points=WHOLE.points[:1])
     assert "Unfinished: 1 of 4 points" in shown(page(whole))
+
+
+def test_the_time_that_it_took_runs_forwards() -> None:
+    """Tables have the order asked for, points were measured in another."""
+    later, earlier = (replace(point(), date=f"2026-11-30T1{h}:00:00+00:00") for h in (2, 1))
+    earlier = replace(earlier, key=point("25W").key)
+    told = shown(page(report(later, earlier)))
+    assert "2026-11-30T11:00:00+00:00 to 2026-11-30T12:00:00+00:00" in told
+
+
+def test_what_has_no_figures_and_what_has_doubtful_ones() -> None:
+    failure = Failure(MODES[3].key, "2026-11-30T11:00:00+00:00", "nvpmodel <died>")
+    partial = replace(MODES[0], reason="joules are of 2 of 3 rounds: a gap", step_spread=3.0)
+    whole = replace(report(*MODES), points=(partial, *MODES[1:3]), failed=(failure,))
+    told = shown(page(whole))
+    assert "MAXN_SUPER hybrid D=8 tau=0.9 m=2: no figures: nvpmodel <died>." in told
+    assert "10W ar: joules are of 2 of 3 rounds: a gap." in told and "No joules" not in told
+    assert "10W ar: runs of one step differ 3.0 times" in told
 
 
 def test_changes_are_marked() -> None:

@@ -72,6 +72,19 @@ def test_joules_have_to_be_tight_too(session: Session, monkeypatch: pytest.Monke
     assert done.watts.values == pytest.approx((2, 2.4, 2.2, 2.2, 2.2))
 
 
+def test_joules_of_some_rounds_say_of_how_many() -> None:
+    done = sampling.Rounds(Settings(8, within=0.1, max_rounds=5, min_seconds=0))
+    for joules in (20.0, 20.0, None):
+        why = None if joules else "it has come off"
+        done.rounds.append(Round(100, 1.0, 100, measured_s=1.0, joules=joules, reason=why))
+    assert done.reason == "joules are of 2 of 3 rounds: it has come off"
+    assert done.joules_per_token is not None and len(done.joules_per_token.values) == 2
+    done.rounds.pop()
+    assert done.reason is None
+    done.rounds = [Round(100, 1.0, 100, reason="off")]
+    assert done.reason == "off"
+
+
 def test_a_prompt_is_read_once_and_decoded_for_so_long(session: Session) -> None:
     metering = FakeMetering()
     replies: list[tuple[int, int]] = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bitmtp_edge.errors import UserError
-from bitmtp_edge.profiling.report import ProfilePoint, Trace
+from bitmtp_edge.profiling.report import Failure, ProfilePoint, Trace
 from bitmtp_edge.profiling.soundness import check_sound
 from bitmtp_edge.profiling.statistics import Estimate
 
@@ -48,6 +48,9 @@ def test_keys() -> None:
         check_sound(report(point(), point()), "x")
     with pytest.raises(UserError, match="25W ar was not asked for"):
         check_sound(report(point("25W"), points=(point().key,)), "x")
+    failed = Failure(point("25W").key, "2026-11-30T11:00:00+00:00", "it broke")
+    with pytest.raises(UserError, match="25W ar was not asked for"):
+        check_sound(replace(report(point()), failed=(failed,)), "x")
     stale = replace(report(point()), from_before=(point("25W").key,))
     with pytest.raises(UserError, match="from_before"):
         check_sound(stale, "x")
