@@ -147,7 +147,7 @@ def _list_modes(root: Path, as_json: bool) -> None:
     _print_clocks(clocks)
     if left is not None:
         again = "a run waits to be given again behind a reboot"
-        who = again if waiting(root) else "a run that was killed left its mode"
+        who = again if waiting(root) else "an earlier run left its mode"
         _notice(f"{who}; {left} was before: power --restore-mode")
 
 
