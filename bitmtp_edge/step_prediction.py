@@ -39,13 +39,13 @@ BANDWIDTH_SHARE = Assumption(
 )
 NODE_CYCLES = Assumption(
     "a node of the graph",
-    5500.0,
+    4500.0,
     "GPU cycles",
-    "AR steps of bonsai-1.7b and bitnet-2b on an H200, less their bytes: 2.8 us a node at 1.98 GHz",
+    "AR steps of bonsai-1.7b and bitnet-2b on an H200, less their bytes: 2.3 us a node at 1.98 GHz",
 )
 SLOT_CYCLES = Assumption(
     "a node, each further slot",
-    300.0,
+    220.0,
     "GPU cycles",
     "steps of 9 and 15 slots of the same models, over those of one",
 )
