@@ -29,8 +29,8 @@ GRACE_S = 2.0
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default="/",
-    help="Folder to find sys, etc and var in; power modes of another than / are read from its files "
-    "and not set [default: /].",
+    help="Folder to find sys, etc and var in; power modes of another than / are read from its "
+    "files and not set [default: /].",
 )
 @click.option(
     "--source",

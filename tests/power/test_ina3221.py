@@ -123,7 +123,10 @@ def test_two_rails_of_one_name_on_one_chip_stay_two(tmp_path: Path) -> None:
         (lambda hwmon: (hwmon / "in1_input").unlink(), "/in1_input is missing)"),
         (lambda hwmon: (hwmon / "in1_label").unlink(), "(VDD_CPU_GPU_CV is told, and it is not)"),
         (lambda hwmon: trees.write(hwmon / "in1_label", "NC"), "(VDD_CPU_GPU_CV is told, and it"),
-        (lambda hwmon: trees.write(hwmon / "in2_label", "VDD_IN"), "(two channels are labelled so)"),
+        (
+            lambda hwmon: trees.write(hwmon / "in2_label", "VDD_IN"),
+            "(two channels are labelled so)",
+        ),
     ],
 )
 def test_a_board_whose_input_has_no_value(
