@@ -52,23 +52,18 @@ def environment(engine: Engine) -> Environment:
     )
 
 
-def _processor() -> str | None:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    lines = (line.partition(":") for line in text.splitlines())
+def _processor(root: Path = Path("/")) -> str | None:
+    """Its name; of a board's, which has none of its own, what the device tree calls the board."""
+    lines = (line.partition(":") for line in _text(root / "proc/cpuinfo").splitlines())
     named = next((value.strip() for key, _, value in lines if key.strip() == "model name"), None)
-    return named or _board()
+    return named or _text(root / "proc/device-tree/model").strip("\0 \n") or None
 
 
-def _board() -> str | None:
-    """What a board's device tree calls it: its processor has no name of its own."""
+def _text(path: Path) -> str:
     try:
-        text = Path("/proc/device-tree/model").read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
-    return text.strip("\0 \n") or None
+        return ""
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

@@ -43,6 +43,8 @@ def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
     for point in report.points:
         if point.reason is not None and point.joules_per_token is not None:
             _print(f"{point.key.name}: {point.reason}")
+        if point.min_prefix is not None:
+            _print(f"{point.key.name}: min-prefix {point.min_prefix}")
         if point.busy is not None:
             _print(f"{point.key.name}: {point.busy}")
     if loose := [point for point in report.points if not point.tight]:

@@ -19,6 +19,7 @@ import pytest
 
 from bitmtp_edge.session import Session
 
+from ..power.fake_metering import SHORT, FakeMetering
 from .conftest import Verb
 
 Messages = list[dict[str, str]]
@@ -65,6 +66,15 @@ def test_turns_build_on_each_other(
     assert "drafts accepted" in stats[0]
     told = re.search(r"prompt (\d+) \((\d+) kept\) in ", stats[1])
     assert told and int(told[1]) > int(told[2]) > 0
+
+
+def test_a_source_that_was_named_says_why_it_gave_no_joules(
+    verb: Verb, bundle: Path, monkeypatch: pytest.MonkeyPatch, meter: FakeMetering
+) -> None:
+    for options, told in ((("--energy", "jtop"), True), ((), False)):
+        typed(monkeypatch, "Hi")
+        done = verb("chat", bundle, "--max-new-tokens", 2, *options)
+        assert (f"no joules: {SHORT}" in done.err) is told
 
 
 def test_reset_forgets_all_but_the_system_message(
