@@ -266,7 +266,7 @@ def test_a_power_mode_that_only_nvpmodel_tells(
     command = tmp_path / "bin" / "nvpmodel"
     write_file(command, "#!/bin/sh\nprintf 'NV Power Mode: 10W\\n1\\n'\n")
     command.chmod(0o755)
-    monkeypatch.setattr("bitmtp_edge.power.modes.find_command", lambda: str(command))
+    monkeypatch.setattr("bitmtp_edge.power.modes.find_command", lambda root: str(command))
     found = board({"var/lib/nvpmodel/status": None})["power mode"]
     assert found.status == "ok" and found.detail.startswith("10W, of 0 MAXN_SUPER, 1 10W, 4 40W;")
     found = board({"var/lib/nvpmodel/status": None, "etc/nvpmodel.conf": None})["power mode"]

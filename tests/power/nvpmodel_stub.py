@@ -8,7 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitmtp_edge.power.modes import Patience, PowerModes
+
 from . import trees
+
+IMPATIENT = Patience(query_s=5, set_s=1, hold_s=0.2, poll_s=0.02)
 
 CONF = """\
 # Orin NX 16 GB, JetPack 6.2
@@ -119,3 +123,7 @@ def board(folder: Path) -> Board:
     trees.write(here.bin / "state", 2)
     trees.script(here.bin / "nvpmodel", _COMMAND.format(folder=str(here.bin)))
     return here
+
+
+def modes_of(here: Board, patience: Patience = IMPATIENT) -> PowerModes:
+    return PowerModes(here.root, here.command, patience)
