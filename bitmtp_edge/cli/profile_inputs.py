@@ -74,6 +74,7 @@ def prompt_ids(
                 f"{context} holds {context - 1} and a reply: shorten the prompt"
             )
         found.append(ids)
+    doing("")
     return found
 
 

@@ -243,7 +243,8 @@ def test_what_steps_cost_is_measured_in_the_modes_asked_for(
     assert [key for key in keys if key.get("min_prefix")][1] == {**auto, "tau": keys[3]["tau"]}
     found = [point["min_prefix"] for point in written(tmp_path)["points"]]
     assert sum(least is not None for least in found) == 2
-    assert f"25W hybrid D=4 tau=0.9 m=auto: min-prefix {found[3]}\n" in done.out
+    label = f"25W hybrid D=4 tau={keys[3]['tau']} m=auto"
+    assert f"{label}: min-prefix {found[4]}\n" in done.out
 
 
 def test_who_the_figures_are_of(capsys: pytest.CaptureFixture[str]) -> None:
