@@ -23,9 +23,9 @@ from bitmtp_edge.profiles import Profile, profile_of_module
 from .errors import UserError
 from .findings import Finding
 from .host import Host
-from .power.ina3221 import find_rails
+from .power.ina3221 import Ina3221, find_rails
 from .power.modes import PowerModes
-from .power.source import SourceError
+from .power.source import NoTotal, SourceError, Where
 
 OLDEST_TENSORRT = (10, 3)
 JETSON_LINUX = {36: "6", 39: "7.2"}  # with TensorRT 10.3 and newer, for Orin
@@ -231,6 +231,9 @@ def _sensors(root: Path) -> Finding:
         return Finding("power sensors", "missing", f"no INA3221 under {root / 'sys'}")
     try:
         watts = ", ".join(f"{rail.name} {rail.milliwatts() / 1000:.1f} W" for rail in rails)
+        Ina3221(Where(root))
+    except NoTotal as error:
+        return Finding("power sensors", "missing", f"{watts}; no total: {error}")
     except (SourceError, OSError) as error:
         return Finding("power sensors", "missing", f"they cannot be read: {error}")
     return Finding("power sensors", "ok", watts)

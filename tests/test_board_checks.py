@@ -292,6 +292,10 @@ def test_power_sensors(board: Board) -> None:
     }
     assert board(files)["power sensors"] == Finding("power sensors", "ok", "VDD_IN 30.2 W")
     assert "cannot be read" in board({f"{chip}/curr1_input": "x"})["power sensors"].detail
+    labelled = {f"{chip}/in2_label": "VDD_SOC", f"{chip}/in2_input": "5000"}
+    without = {f"{chip}/in1_enable": "0", **labelled, f"{chip}/curr2_input": "1000"}
+    found = board(without)["power sensors"]
+    assert found.status == "missing" and "VDD_SOC 5.0 W; no total: VDD_IN" in found.detail
 
 
 @pytest.mark.parametrize(
