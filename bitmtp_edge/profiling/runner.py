@@ -224,10 +224,11 @@ class Profiler:
         return [each for each in self.wanted if each.key not in done]
 
     def _measured(self, wanted: Wanted, idle_watts: float | None) -> ProfilePoint:
-        key, began = wanted.key, perf_counter()
+        key = wanted.key
         now = _Doing(key, len(self.prompts), self._watcher)
         now.prompt(0)
         policy = wanted.make()
+        began = perf_counter()
         rounds, trace, conditions, spread = self._rounds(policy, now)
         iterations = rounds.total(lambda each: each.iterations)
         tokens = rounds.total(lambda each: each.tokens)
@@ -240,7 +241,7 @@ class Profiler:
             joules_per_token=rounds.joules_per_token,
             watts=rounds.watts,
             reason=rounds.reason or self.metering.reason,
-            total_is=rounds.rounds[0].total_is,
+            total_is=next((each.total_is for each in rounds.rounds if each.total_is), None),
             counter_over_integrated=rounds.counter_over_integrated,
             decode_share=rounds.decode_share,
             idle_watts=idle_watts,
