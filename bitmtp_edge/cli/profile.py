@@ -250,7 +250,7 @@ def _run(profiler: Profiler, tour: ModeTour, outputs: Outputs) -> Exception | No
 
 def _failure(report: ProfileReport) -> UserError:
     """Of points without figures, one line for all."""
-    reasons = "; ".join(dict.fromkeys(failure.reason for failure in report.failed))
+    reasons = "; ".join(report.failures.values())
     if not report.points:
         return UserError(reasons)
     return UserError(

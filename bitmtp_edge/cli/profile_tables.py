@@ -35,8 +35,8 @@ def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
     table([("", *HEADS), *rows])
     _print_best(report.points)
     _print_power(report)
-    for failure in report.failed:
-        _print(f"{failure.key.name}: no figures: {failure.reason}")
+    for names, why in report.failures.items():
+        _print(f"{names}: no figures: {why}")
     none = [point.reason for point in report.points if point.joules_per_token is None]
     for reason in dict.fromkeys(filter(None, none)):
         _print(f"no joules: {reason}")

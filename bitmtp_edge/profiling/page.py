@@ -78,9 +78,8 @@ def _body(report: ProfileReport, compared: Comparison | None) -> Iterator[str]:
     if report.from_before:
         told = ", ".join(key.name for key in report.from_before)
         yield f'<p class="warn">Of the run before: {clean(told)}.</p>'
-    for failure in report.failed:
-        told = f"{failure.key.name}: no figures: {failure.reason}."
-        yield f'<p class="warn">{clean(told)}</p>'
+    for names, reason in report.failures.items():
+        yield f'<p class="warn">{clean(f"{names}: no figures: {reason}.")}</p>'
     none = [point.reason for point in points if point.reason and point.joules_per_token is None]
     for reason in dict.fromkeys(none) or ([report.energy_reason] if report.energy_reason else []):
         yield f'<p class="warn">No joules: {clean(reason)}.</p>'

@@ -170,6 +170,15 @@ class ProfileReport:
         """What failed and has no point, of a run before either."""
         return tuple(each for each in self.failed if self.point(each.key) is None)
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """Names of points that failed, of one reason together, and that reason."""
+        reasons = dict.fromkeys(each.reason for each in self.failed)
+        return {
+            ", ".join(each.key.name for each in self.failed if each.reason == reason): reason
+            for reason in reasons
+        }
+
     def point(self, key: PointKey) -> ProfilePoint | None:
         """The one of ``key``, if it was measured."""
         return next((point for point in self.points if point.key == key), None)

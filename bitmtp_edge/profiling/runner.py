@@ -164,9 +164,7 @@ class Profiler:
         missing = self.missing()
 
         def cannot(mode: str, error: UserError) -> None:
-            for wanted in missing:
-                if wanted.key.power_mode == mode:
-                    self._fail(wanted.key, str(error))
+            self._fail([w.key for w in missing if w.key.power_mode == mode], str(error))
 
         modes = list(dict.fromkeys(each.key.power_mode for each in missing))
         with tour.held(modes, cannot) as holding:
@@ -186,17 +184,19 @@ class Profiler:
             other, when = tour.other_than(mode), "behind"
         if other is not None:
             told = f"the power mode {when} it was {other}, not {mode}: something else sets it"
-            self._fail(wanted.key, told)
+            self._fail([wanted.key], told)
             return
         self.points.append(point)
         if point.busy is not None:
             self._watcher.notice(f"{point.key.name}: {point.busy}")
         self._watcher.saved(self.report())
 
-    def _fail(self, key: PointKey, reason: str) -> None:
-        self.failed.append(Failure(key, _now(), reason))
-        self._watcher.notice(f"{key.name}: no figures: {reason}")
-        self._watcher.saved(self.report())
+    def _fail(self, keys: Sequence[PointKey], reason: str) -> None:
+        names = ", ".join(key.name for key in keys)
+        self._watcher.notice(f"{names}: no figures: {reason}")
+        for key in keys:
+            self.failed.append(Failure(key, _now(), reason))
+            self._watcher.saved(self.report())
 
     def report(self) -> ProfileReport:
         """Of the points so far, in the order in which they were asked for."""
