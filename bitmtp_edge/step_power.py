@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .decode.costs import run_step
+from .decode.costs import run_steps
 from .decode.energy_costs import PowerTable, StepPower, powered_states
 from .decode.replay_states import ReplayStates
 from .engines.base import Engine, ReplayState
@@ -78,7 +78,7 @@ def measure_power(
 
 
 class _Load:
-    """Repeats one step."""
+    """Repeats one step, as decoding has it."""
 
     state: ReplayState
 
@@ -90,7 +90,7 @@ class _Load:
     def run(self, seconds: float) -> None:
         until = self._clock() + seconds
         while self._clock() < until:
-            run_step(self._engine, self.state, self._history)
+            run_steps(self._engine, self.state, self._history)
 
 
 def _measure_s(source: Source) -> float:

@@ -24,7 +24,7 @@ class TimedEngine(Engine):
     A step takes from the call that begins it to the first look at its output, or to the end of that
     call where it waits. What the host does meanwhile, such as having the next window staged, is
     inside that time and not behind it. One that was begun behind another that ran takes from the
-    look at that one.
+    look at that one, and one that nobody looks at is none.
     """
 
     def __init__(self, inner: Engine) -> None:
@@ -86,11 +86,11 @@ class TimedEngine(Engine):
 
     def _begun(self, state: ReplayState) -> Callable[[], None]:
         """What is to be called when the step that begins now has ended."""
-        self.replayed.append(state)
         return partial(self._took, state, perf_counter())
 
     def _took(self, state: ReplayState, began: float) -> None:
         ended = perf_counter()
+        self.replayed.append(state)
         self.seconds.setdefault(state, []).append(ended - max(began, self._looked))
         self._looked = ended
 

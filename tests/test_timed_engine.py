@@ -6,7 +6,13 @@ import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.loop import Decoder
-from bitmtp_edge.decode.policies import Hybrid, NestedSelfSpeculation, Policy, SpeculativeOnly
+from bitmtp_edge.decode.policies import (
+    AutoRegressive,
+    Hybrid,
+    NestedSelfSpeculation,
+    Policy,
+    SpeculativeOnly,
+)
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import PendingOutput, ReplayState
@@ -62,7 +68,7 @@ def test_a_step_ends_at_the_first_look(tiny_bundle: Bundle) -> None:
     state = ReplayState(5, 5, timed.segment, "verify")
     output = timed.start(state, causal_window(PROMPT, 0, [], 5, 5, 5))
     assert isinstance(output, PendingOutput)
-    assert len(timed.replayed) == 1 and not timed.seconds
+    assert not timed.replayed and not timed.seconds
     assert output.token_ids is output.token_ids
     assert output.probability.size
     assert [len(times) for times in timed.seconds.values()] == [1]
@@ -74,3 +80,15 @@ def test_an_engine_that_waits_is_timed_at_once(tiny_bundle: Bundle) -> None:
         assert [len(times) for times in timed.seconds.values()] == [1]
         assert timed.memory() == timed.inner.memory()
         assert (timed.threads, timed.device) == (1, None)
+
+
+def test_a_step_in_vain_is_none(tiny_bundle: Bundle) -> None:
+    """An AR reply that stops has begun one more."""
+    timed = TimedEngine(Opened(tiny_bundle).engine)
+    decoder = Decoder(timed, ReplayStates.of(tiny_bundle), AutoRegressive())
+    for _ in range(2):
+        decoder.prefill(PROMPT)
+        counted, begun = decoder.steps["verify"], len(timed.replayed)
+        for _ in zip(range(7), decoder.iterations(48), strict=False):
+            pass
+        assert len(timed.replayed) - begun == decoder.steps["verify"] - counted == 7

@@ -124,18 +124,16 @@ def measure_costs(
     long = min(engine.segment, states.context)
     short = long // 8
     kinds = [state for state in states.all() if state.segment == engine.segment]
-    samples: dict[_Turn, list[float]] = {
-        (state, history): [] for state in kinds for history in (short, long)
-    }
-    for state, history in samples:
-        run_step(engine, state, history)  # plans are made at first use
+    samples = {(state, history): _Runs() for state in kinds for history in (short, long)}
+    for turn in samples:
+        run_steps(engine, *turn)  # plans are made at first use
     share = BUDGET_S / len(samples)
     turns = list(samples)
     while turns:
         for turn in turns:
-            samples[turn].append(_seconds(engine, *turn, clock))
-        turns = [turn for turn in turns if not _enough(samples[turn], share)]
-    ordered = {turn: sorted(runs) for turn, runs in samples.items()}
+            samples[turn].take(engine, turn, clock)
+        turns = [turn for turn in turns if not samples[turn].enough(share)]
+    ordered = {turn: sorted(runs.seconds) for turn, runs in samples.items()}
     times = {turn: runs[len(runs) // 4] for turn, runs in ordered.items()}
     spread = max(map(_spread, ordered.values()))
     for history in (short, long):
@@ -153,29 +151,24 @@ def measure_costs(
     return Measurement(CostTable(short, long, steps), spread)
 
 
-def _seconds(engine: Engine, state: ReplayState, history: int, clock: Callable[[], float]) -> float:
-    """Of a step, from before its window is made to its output; of an AR step as decoding has
-    them."""
-    began = clock()
-    if (state.role, state.width) != ("verify", 1):
-        run_step(engine, state, history)
-        return clock() - began
-    output = engine.start(state, causal_window([0] * (history + 1), history, (), 1, 1, 1))
-    for done in range(AHEAD):
-        staged = engine.stage(state, DraftedWindow((), history, output, 1, heads=1))
-        following = None if staged is None else staged.start()
-        _ = output.token_ids  # waits
-        if following is None:
-            return (clock() - began) / (done + 1)
-        output = following
-    _ = output.token_ids
-    return (clock() - began) / (AHEAD + 1)
+class _Runs:
+    """Seconds of each run of a step; ``spent``: of all of them, where a run is several steps."""
 
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.spent = 0.0
 
-def _enough(runs: list[float], share: float) -> bool:
-    if sum(runs) >= DEAR_S:
-        return len(runs) >= DEAR_RUNS
-    return len(runs) >= RUNS and sum(runs) >= share
+    def take(self, engine: Engine, turn: _Turn, clock: Callable[[], float]) -> None:
+        began = clock()
+        steps = run_steps(engine, *turn)
+        took = clock() - began
+        self.seconds.append(took / steps)
+        self.spent += took
+
+    def enough(self, share: float) -> bool:
+        if self.spent >= DEAR_S:
+            return len(self.seconds) >= DEAR_RUNS
+        return len(self.seconds) >= RUNS and self.spent >= share
 
 
 def _smooth(times: dict[_Turn, float], turns: list[_Turn]) -> None:
@@ -209,20 +202,34 @@ def step_spread(
         (s for s in states.all() if s.segment == engine.segment and s.role == "verify"),
         key=lambda state: (state.width, state.outputs),
     )
-    runs: list[float] = []
-    history = min(engine.segment, states.context) // 8
-    run_step(engine, narrowest, history)
-    while not _enough(runs, SPREAD_S):
-        runs.append(_seconds(engine, narrowest, history, clock))
-    return _spread(sorted(runs))
+    turn = narrowest, min(engine.segment, states.context) // 8
+    run_steps(engine, *turn)
+    runs = _Runs()
+    while not runs.enough(SPREAD_S):
+        runs.take(engine, turn, clock)
+    return _spread(sorted(runs.seconds))
 
 
 def _spread(ordered: list[float]) -> float:
     return ordered[len(ordered) // 2] / max(ordered[0], 1e-3 * LEAST_MS)
 
 
-def run_step(engine: Engine, state: ReplayState, history: int) -> None:
-    """A step of ``state`` behind ``history`` rows, whatever these are: it writes none."""
+def run_steps(engine: Engine, state: ReplayState, history: int) -> int:
+    """A step of ``state`` behind ``history`` rows, whatever these are: it writes none. Of AR steps
+    some, as decoding has them, where the engine begins them before their token is read. Returns how
+    many."""
     tokens = [0] * (history + state.width)
     heads = min(state.outputs, state.width)
-    engine.replay(state, causal_window(tokens, history, (), state.width, heads, state.outputs))
+    window = causal_window(tokens, history, (), state.width, heads, state.outputs)
+    output = engine.start(state, window)
+    done = 1
+    while (state.role, state.width) == ("verify", 1) and done <= AHEAD:
+        staged = engine.stage(state, DraftedWindow((), history, output, 1, heads=1))
+        if staged is None:
+            break
+        following = staged.start()
+        _ = output.token_ids  # waits
+        output = following
+        done += 1
+    _ = output.token_ids
+    return done

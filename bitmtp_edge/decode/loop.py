@@ -139,13 +139,13 @@ class Decoder:
         committed. Needs a prefill first.
         """
         limit = min(limit, self.context)
-        self._ahead = None
         self._catch_up()
         while len(self.prefix.tokens) < limit:
             yield iterate(self, limit)
 
     def truncate(self, length: int) -> None:
         """Stops the sequence at ``length`` tokens, if it has more."""
+        self._ahead = None
         self.prefix.truncate(length)
 
     def step(
@@ -163,6 +163,7 @@ class Decoder:
         Row r of the output belongs to the r-th of the last ``heads`` rows. kv4_length, two_way: as
         in :func:`causal_window`. staged: this very step, if the engine has its window already.
         """
+        self._ahead = None  # its rows go
         self.steps[role] += 1
         if staged is not None:
             return staged.start()
@@ -260,6 +261,7 @@ class Decoder:
 
     def _catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Prefill: verify steps over all pending tokens but the last; outputs unread."""
+        self._ahead = None
         prefix = self.prefix
         total = len(prefix.tokens) - 1
         prefix.drop_tentative()
@@ -306,7 +308,7 @@ def verify(decoder: Decoder, drafts: Drafts, ahead: bool = False) -> tuple[int, 
     prefix, engine = decoder.prefix, decoder.engine
     start, verified, known = prefix.verify_start, prefix.verified, len(prefix.tokens)
     heads = len(drafts.tokens) + 1
-    output = decoder.take_ahead()
+    output = None if drafts.tokens else decoder.take_ahead()
     if output is None:
         output = decoder.step("verify", start, drafts.tokens, heads, staged=drafts.staged)
     # While the step runs: what does not depend on its output.

@@ -63,7 +63,7 @@ class CudaEngine(GpuEngine):
         return kind(self.bundle, device=self._device, library=self._library, weights=self._weights)
 
     def memory(self) -> dict[str, int]:
-        with self._entered:
+        with self._turn, self._current:
             return {
                 "weights": self._weights.block.size,
                 "kv": self._kv_bytes(),
@@ -73,7 +73,7 @@ class CudaEngine(GpuEngine):
             }
 
     def tensors(self) -> dict[str, NDArray[Any]] | None:
-        with self._entered:
+        with self._turn, self._current:
             if not self._keep_tensors or self._last is None:
                 return None
             plan = cast(Plan, self._last.plan)
@@ -84,7 +84,7 @@ class CudaEngine(GpuEngine):
     def profile(self, state: ReplayState, window: Window) -> list[tuple[Node, int]]:
         """One step, and the nanoseconds of each node on the device: longer than in a replay, whose
         nodes overlap."""
-        with self._entered:
+        with self._turn, self._current:
             self._finish_steps()
             self._last = self._staged = None
             plan = cast(Plan, self._plan(state))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -46,6 +46,9 @@ class CudaDevice(GpuDevice):
         except RuntimeError as error:
             raise UserError(f"the CUDA device does not start: {_first_line(error)}") from None
         self.stream = self._stream.cuda_stream
+
+    def current(self) -> AbstractContextManager[None]:
+        return _Current(self._torch.cuda, self.index)
 
     @contextmanager
     def ordered(self) -> Iterator[None]:
@@ -121,6 +124,26 @@ class CudaDevice(GpuDevice):
             mark.record(self._stream)
         self.synchronize()
         return [int(1e6 * before.elapsed_time(after)) for before, after in pairwise(marks)]
+
+
+class _Current(AbstractContextManager[None]):
+    """Device ``index``, which most often is current already. By one thread at a time."""
+
+    def __init__(self, cuda: Any, index: int) -> None:
+        self._cuda = cuda
+        self._index = index
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        before = self._cuda.current_device()
+        if before != self._index:
+            self._cuda.set_device(self._index)
+        self._before.append(before)
+
+    def __exit__(self, *exception: object) -> None:
+        before = self._before.pop()
+        if before != self._index:
+            self._cuda.set_device(before)
 
 
 @contextmanager

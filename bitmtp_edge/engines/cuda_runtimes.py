@@ -32,13 +32,13 @@ class PrivateKVEngine(CudaEngine):
         super().__init__(*arguments, **options)
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        with self._entered:
+        with self._turn, self._current:
             super().promote(rows, at)
             self._changed.add(at, at + len(rows))
             self._rows = max(self._rows, at + len(rows))
 
     def grow(self, segment: int, rows: int) -> None:
-        with self._entered:
+        with self._turn, self._current:
             super().grow(segment, rows)
             self._rows = min(self._rows, segment)
 

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 from weakref import ref
 
 from ..bundle import Bundle
@@ -93,29 +92,6 @@ class Step:
         self.output: StepOutput | None = None
 
 
-class _Entered:
-    """One thread at a time, with the device current. No generator: every step comes here a few
-    times."""
-
-    def __init__(self, device: GpuDevice) -> None:
-        self._turn = threading.RLock()
-        self._current = device.current()
-
-    def __enter__(self) -> None:
-        self._turn.acquire()
-        try:
-            self._current.__enter__()
-        except BaseException:
-            self._turn.release()
-            raise
-
-    def __exit__(self, *exception: Any) -> None:
-        try:
-            self._current.__exit__(*exception)
-        finally:
-            self._turn.release()
-
-
 class GpuEngine(Engine):
     """One sequence on a GPU. ``device`` is current while this is called, and ``weights`` are those
     of the bundle where they are on the device already.
@@ -127,7 +103,8 @@ class GpuEngine(Engine):
         self, bundle: Bundle, device: GpuDevice, library: StepLibrary, weights: Weights | None
     ) -> None:
         self.bundle = bundle
-        self._entered = _Entered(device)
+        self._turn = threading.RLock()
+        self._current = device.current()
         self._device = device
         self._library = library
         self._nodes = {role: bundle.nodes(role) for role in ("draft", "verify")}
@@ -155,18 +132,18 @@ class GpuEngine(Engine):
         return self._device.uuid
 
     def replay(self, state: ReplayState, window: Window) -> StepOutput:
-        with self._entered:
+        with self._turn, self._current:
             return self._finished(self._begin(state, window))
 
     def start(self, state: ReplayState, window: Window) -> StepOutput:
-        with self._entered:
+        with self._turn, self._current:
             return self._pending(self._begin(state, window))
 
     def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
         prefix, count = window.prefix, window.count
         if len(prefix) > abi.STAGE_TOKENS:
             return None
-        with self._entered:
+        with self._turn, self._current:
             last = self._last
             if last is None or last.given is None or last.given() is not window.drafts:
                 raise ValueError("a window is staged from the output that the last step started")
@@ -191,17 +168,17 @@ class GpuEngine(Engine):
 
     def start_staged(self, staged: _StagedStep) -> StepOutput:
         """Starts the step whose window was staged last. ValueError for another one."""
-        with self._entered:
+        with self._turn, self._current:
             if self._staged is not staged:
                 raise ValueError("another step has begun since this one was staged")
             return self._pending(self._begin(staged.state, None))
 
     def promote(self, rows: Sequence[int], at: int) -> None:
-        with self._entered:
+        with self._turn, self._current:
             self._kv.promote(rows, at, self._library)
 
     def grow(self, segment: int, rows: int) -> None:
-        with self._entered:
+        with self._turn, self._current:
             if segment == self._kv.capacity:
                 return
             self._finish_steps()
@@ -212,7 +189,7 @@ class GpuEngine(Engine):
             self._kv = grown
 
     def close(self) -> None:
-        with self._entered:
+        with self._turn, self._current:
             if self._closed:
                 return
             self._closed = True
@@ -255,12 +232,12 @@ class GpuEngine(Engine):
             plan.run()
             plan.outputs.fetch(turn)
             self._device.reach(self._ended[turn])
+            self._last = self._steps[turn] = step = Step(plan, turn)
         except BaseException:
             with suppress(UserError):
                 self._device.synchronize()  # what was enqueued uses memory that others may get
             raise
-        self._last = self._steps[turn] = Step(plan, turn)
-        return self._last
+        return step
 
     def _finish_steps(self) -> None:
         for step in self._steps:
@@ -281,7 +258,7 @@ class GpuEngine(Engine):
     def _output_of(self, step: Step) -> StepOutput:
         if step.output is not None:  # perhaps of an engine that is closed by now
             return step.output
-        with self._entered:
+        with self._turn, self._current:
             return self._finished(step)
 
     def _plan(self, state: ReplayState) -> StepPlan:

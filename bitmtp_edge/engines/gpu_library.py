@@ -98,8 +98,8 @@ class StepLibrary:
         collecting = gc.isenabled()
         gc.disable()  # a finaliser of anything CUDA's could end the capture
         try:
-            check(library.bitmtp_graph_begin(stream))
             try:
+                check(library.bitmtp_graph_begin(stream))
                 enqueue()
             except BaseException:
                 with suppress(LaunchError):
@@ -114,7 +114,7 @@ class StepLibrary:
 
 
 class CapturedGraph:
-    """A graph to launch again and again, until it is closed or nobody has it."""
+    """A graph to launch again and again, as long as somebody has it."""
 
     def __init__(self, library: ctypes.CDLL, handle: c_void_p) -> None:
         self._library = library

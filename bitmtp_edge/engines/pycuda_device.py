@@ -106,7 +106,8 @@ class PycudaDevice(GpuDevice):
 
     def pinned(self, size: int) -> HostBlock:
         with self._told(f"{size} bytes of page-locked memory"):
-            array = self._driver.pagelocked_zeros(max(size, 1), np.uint8)
+            mapped = self._driver.host_alloc_flags.DEVICEMAP  # kernels of ours read and write it
+            array = self._driver.pagelocked_zeros(max(size, 1), np.uint8, mem_flags=mapped)
         return HostBlock(array[:size], array)
 
     def send(self, source: HostBlock, to: Block) -> None:

@@ -65,7 +65,7 @@ class TensorRTEngine(GpuEngine):
             raise
 
     def memory(self) -> dict[str, int]:
-        with self._entered:
+        with self._turn, self._current:
             return {
                 "weights": self._weights.block.size,
                 "kv": self._kv.block.size,

@@ -7,7 +7,7 @@
 // its own wait returns, which is when this whole grid has ended.
 //
 // A step begins with TokenEmbedding, an ordinary launch that has no need to wait: nothing after it starts before what precedes the
-// step (stage, promote, the step before) is complete. So kernels of a step may also read early what only those write: history, its length, mask, positions.
+// step (send, stage, promote, the step before) is complete. So kernels of a step may also read early what only those write: history, its length, mask, positions.
 #pragma once
 
 #include <cuda_runtime.h>

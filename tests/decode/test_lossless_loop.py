@@ -144,6 +144,34 @@ def test_policies_take_turns_on_one_sequence() -> None:
     assert decoder.prefix.tokens == prompt + engine.reply(prompt, 55)
 
 
+def test_policies_take_turns_inside_one_reply() -> None:
+    """A step that was begun ahead is not another policy's."""
+    states = ReplayStates(SEGMENTS, (1,), (1, 3, 6), 8, 64)
+    for seed in range(40):
+        draw = random.Random(seed)
+        engine = StagingEngine(states, noise=draw.choice((0, 4, 16)))
+        decoder = Decoder(engine, states, AutoRegressive())
+        prompt = [3, 1, 4, 1, 5]
+        decoder.prefill(prompt)
+        for _ in decoder.iterations(60):
+            decoder.policy = draw.choice((AutoRegressive(), NestedSelfSpeculation(2)))
+        assert decoder.prefix.tokens == prompt + engine.reply(prompt, 55)
+
+
+def test_a_reply_that_goes_on_behind_another_prompt() -> None:
+    states = ReplayStates(SEGMENTS, (1,), (1, 3, 6), 8, 64)
+    engine = StagingEngine(states)
+    decoder = Decoder(engine, states, AutoRegressive())
+    decoder.prefill([3, 1, 4, 1, 5])
+    iterations = decoder.iterations(60)
+    next(iterations)
+    other = [7, 7, 2, 2, 1, decoder.prefix.tokens[-1]]
+    decoder.prefill(other)
+    for _ in iterations:
+        pass
+    assert decoder.prefix.tokens == other + engine.reply(other, 54)
+
+
 def test_drafts_see_tentative_rows_and_the_verifier_does_not() -> None:
     """With a perfect draft every iteration commits gamma + 1 tokens, in windows at ``verified``."""
     states = ReplayStates((64,), (1,), (1, 5), 8, 64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,9 @@ class HostDevice(CudaDevice):
 
     def enqueue(self, work: Callable[[], None]) -> None:
         (self._queue if self._recording is None else self._recording).append(work)
+
+    def current(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @contextmanager
     def ordered(self) -> Iterator[None]:

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.engines import abi, cuda_library, cuda_probe, gpu_library
 from bitmtp_edge.engines.cuda import CudaEngine
-from bitmtp_edge.engines.cuda_device import CudaDevice
+from bitmtp_edge.engines.cuda_device import CudaDevice, _Current
 from bitmtp_edge.engines.cuda_library import CudaLibrary
-from bitmtp_edge.engines.gpu_library import LaunchError
+from bitmtp_edge.engines.gpu_library import LaunchError, StepLibrary
 from bitmtp_edge.errors import UserError
 
 from .host_device import HostDevice, HostLibrary
@@ -180,3 +180,28 @@ def test_a_launch_that_fails(tiny_bundle: Bundle, code: int, told: str) -> None:
 def test_the_library_is_the_right_one() -> None:
     assert cuda_probe.unavailable() is None
     assert CudaLibrary().workspace_bytes(abi.GREEDY_HEAD, abi.GreedyHeadArgs(M=1, h=1)) >= 0
+
+
+def test_another_device_that_is_current_is_again_afterwards() -> None:
+    seen = [3]
+    cuda = SimpleNamespace(current_device=lambda: seen[-1], set_device=seen.append)
+    current = _Current(cuda, 1)
+    with current, current:
+        assert seen == [3, 1]
+    assert seen == [3, 1, 3]
+
+
+def test_a_capture_that_is_interrupted_as_it_begins_is_ended() -> None:
+    ended: list[object] = []
+
+    def begin(stream: int) -> int:
+        raise KeyboardInterrupt
+
+    def end(stream: int, graph: object) -> int:
+        ended.append(graph)
+        return 0
+
+    library = SimpleNamespace(bitmtp_graph_begin=begin, bitmtp_graph_end=end)
+    with pytest.raises(KeyboardInterrupt):
+        StepLibrary(cast(Any, library)).capture(lambda: None, 7)
+    assert ended == [None]

@@ -14,6 +14,7 @@ from .gpu import FakeGpu, Stream
 NON_BLOCKING = 1
 INTEGRATED = "INTEGRATED"
 DISABLE_TIMING = 2
+DEVICEMAP = 2
 
 
 class Error(Exception):
@@ -48,6 +49,7 @@ class FakeDriver:
             "MemoryError": OutOfMemory,
             "device_attribute": SimpleNamespace(INTEGRATED=INTEGRATED),
             "event_flags": SimpleNamespace(DISABLE_TIMING=DISABLE_TIMING),
+            "host_alloc_flags": SimpleNamespace(DEVICEMAP=DEVICEMAP),
             "mem_alloc": self._mem_alloc,
             "mem_get_info": self._mem_get_info,
             "pagelocked_zeros": self._pagelocked_zeros,
@@ -99,9 +101,9 @@ class FakeDriver:
         self.gpu.require_current()
         return self.gpu.total - self.gpu.held, self.gpu.total
 
-    def _pagelocked_zeros(self, shape: int, dtype: Any) -> NDArray[Any]:
+    def _pagelocked_zeros(self, shape: int, dtype: Any, mem_flags: int) -> NDArray[Any]:
         self.gpu.require_current()
-        assert shape > 0
+        assert shape > 0 and mem_flags == DEVICEMAP
         return np.zeros(shape, dtype)
 
     def _htod(self, dest: int, src: NDArray[np.uint8], stream: _Stream) -> None:

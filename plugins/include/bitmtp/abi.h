@@ -234,7 +234,7 @@ typedef struct bitmtp_stage_args {
 
 int32_t bitmtp_cuda_stage(const bitmtp_stage_args *args, void *stream);
 
-/* Copies `bytes`, a multiple of 4, between page-locked memory of the host and the device's, both at multiples of 16. A few kilobytes go by
+/* Copies `bytes`, a multiple of 4, between page-locked memory of the host and the device's, both at multiples of 4. A few kilobytes go by
  * a kernel, which a step's other kernels wait for less than for a copy engine. */
 int32_t bitmtp_cuda_send(const void *host, void *device, int64_t bytes, void *stream);
 int32_t bitmtp_cuda_fetch(const void *device, void *host, int64_t bytes, void *stream);
