@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bitmtp_edge.engines import abi
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,7 +47,7 @@ def test_nothing_of_tensorrt_or_cuda_is_wanted(plugin_library: str) -> None:
 def test_versions(plugin_library: str) -> None:
     library = ctypes.CDLL(plugin_library)
     assert library.bitmtp_tensorrt_abi_version() == 1
-    assert library.bitmtp_cuda_abi_version() == 1
+    assert library.bitmtp_cuda_abi_version() == abi.VERSION
     assert library.bitmtp_tensorrt_headers() >= 10_03_00
     library.bitmtp_tensorrt_architectures.restype = ctypes.c_char_p
     assert re.fullmatch(rb"\d+[a-z-]*(,\d+[a-z-]*)*", library.bitmtp_tensorrt_architectures())

@@ -44,7 +44,9 @@ def test_several_rows_are_multiplied_by_tensor_cores(forms: dict[str, list[Any]]
     wide = {name: same for name, same in wide.items() if "_row_kernel" not in name}
     for name, same in wide.items():
         assert all(kernel.counts["int8 mma"] > 0 for kernel in same), name
-        assert all(kernel.counts["dp4a"] == 0 for kernel in same), name
+        # A window's sums of activation codes are by dp4a: for tensor cores they take as long as a unit.
+        sums = name.startswith("linear_window_kernel")
+        assert sums or all(kernel.counts["dp4a"] == 0 for kernel in same), name
     assert kinds_of("head_", wide) == set(KINDS)
     assert kinds_of("linear_", wide) == set(KINDS) - {"int8"}
     assert all(kernel.counts["fp16 mma"] > 0 for kernel in forms["attend_kernel"])
@@ -56,8 +58,6 @@ def kinds_of(start: str, forms: dict[str, list[Any]]) -> set[str]:
 
 
 def test_registers_and_spills(forms: dict[str, list[Any]]) -> None:
-    """Forms that spill more than a few words are of the windows' kernel alone: docs/tensorrt.md."""
     every = [kernel for same in forms.values() for kernel in same]
     assert all(0 < kernel.registers <= 255 for kernel in every)
-    assert {kernel.name for kernel in every if kernel.stack > 32} <= {"linear_window_kernel"}
-    assert all(kernel.stack <= 256 for kernel in every)
+    assert {kernel.name for kernel in every if kernel.stack > 32} == set()
