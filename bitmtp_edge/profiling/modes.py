@@ -56,9 +56,13 @@ class ModeTour:
     def _present(self, modes: PowerModes) -> str | None:
         try:
             current = modes.current()
-        except UserError:  # nothing is to be set, so nothing is refused
+            why = "nothing names it"
+        except UserError as error:  # nothing is to be set, so nothing is refused
+            current, why = None, str(error)
+        if current is None:
+            self._notice(f"the power mode is unknown, so a change of it would not be seen: {why}")
             return None
-        return None if current is None else current.name
+        return current.name
 
     def other_than(self, name: str | None) -> str | None:
         """The power mode now, where it is not ``name``; of None, which nobody knows, None."""

@@ -183,7 +183,10 @@ class Profiler:
             point = self._measured(wanted, idle_watts)
             other, when = tour.other_than(mode), "behind"
         if other is not None:
-            told = f"the power mode {when} it was {other}, not {mode}: something else sets it"
+            told = (
+                f"the power mode {when} it was {other}, not {mode}: something else sets it; "
+                f"power --set-mode {mode} sets it back"
+            )
             self._fail([wanted.key], told)
             return
         self.points.append(point)

@@ -67,7 +67,10 @@ def test_a_point_whose_mode_somebody_changed_keeps_no_figure(
 
     monkeypatch.setattr(runner, "measure", measuring(set_by_another))
     done = profile(*asked)
-    why = "the power mode behind it was 25W, not 15W: something else sets it"
+    why = (
+        "the power mode behind it was 25W, not 15W: something else sets it; "
+        "power --set-mode 15W sets it back"
+    )
     assert done.code == 2
     assert f"15W speculative D=4: no figures: {why}\n" in done.err
     assert f"1 of 2 points have no figures ({why}): the same command tries" in done.err

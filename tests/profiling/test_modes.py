@@ -58,7 +58,11 @@ def test_modes_that_are_left_out_are_named(nx: Board) -> None:
 
 def test_a_present_mode_that_nobody_knows(nx: Board) -> None:
     nx.misbehave("query silent")
-    assert tour(nx).names(()) == (None,)
+    told: list[str] = []
+    silent = ModeTour(PowerModes(nx.root, nx.command), False, told.append)
+    assert silent.names(()) == (None,)
+    (line,) = told
+    assert line.startswith("the power mode is unknown, so a change of it would not be seen: ")
     with tour(nx).held([None], refused) as holding:
         assert list(holding) == [None]
 
