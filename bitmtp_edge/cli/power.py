@@ -30,7 +30,7 @@ GRACE_S = 2.0
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default="/",
     help="Folder to find sys, etc and var in; power modes of another than / are read from its "
-    "files and not set [default: /].",
+    "files, and set by an nvpmodel of your own on PATH alone [default: /].",
 )
 @click.option(
     "--source",
