@@ -21,6 +21,7 @@ import click
 
 from bitmtp_edge import __version__
 from bitmtp_edge.errors import Interrupted, SettingError, UserError, describe_os_error, one_line
+from bitmtp_edge.wording import printable
 
 PROGRAM = "bitmtp-edge"
 USER_ERROR = 2
@@ -151,3 +152,9 @@ def tell(message: str, kind: str = "") -> None:
     """Prints an error or a notice on stderr."""
     with contextlib.suppress(OSError):  # a full disk: the exit code still tells
         print(f"{PROGRAM}: {kind}{one_line(message)}", file=sys.stderr)
+
+
+def show(line: str) -> None:
+    """Prints a line on stdout, of which nothing steers the terminal: bundles, boards and the
+    kernel's files name things as they like."""
+    click.echo(printable(line))

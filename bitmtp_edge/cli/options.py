@@ -13,6 +13,7 @@ import click
 
 from ..decode import POLICIES, SETTINGS
 from ..errors import UserError
+from ..wording import counted
 from . import tell
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class EngineChoice:
         session = Session.open(bundle, self.name, self._options(), tell)
         if self.threads > (here := _processors()):
             tell(
-                f"--threads {self.threads} on {here} {'processor' if here == 1 else 'processors'}: "
+                f"--threads {self.threads} on {counted(here, 'processor')}: "
                 "threads wait for each other, and every step takes longer"
             )
         return session

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
-from ..errors import UserError, one_line
+from ..errors import UserError
 from ..power.clocks import ClockReader, ClockReport, Clocks, ClockWatch
 from ..power.mode_note import left_behind, waiting
 from ..power.modes import Held, PowerModes
 from ..power.registry import AUTO, KINDS, open_source
 from ..power.signals import deferred
 from ..power.source import Where
-from ..wording import printable
+from . import show, tell
 
 GRACE_S = 2.0
 
@@ -107,16 +107,16 @@ def _read(root: Path, name: str, tegrastats: Path | None, as_json: bool) -> None
         if name not in (AUTO, "tegrastats"):
             raise UserError(f"--tegrastats FILE is no source {name}: leave --source out")
         name = "tegrastats"
-    with open_source(name, Where(root, tegrastats), _notice) as source:
+    with open_source(name, Where(root, tegrastats), tell) as source:
         reading = source.read()
     if as_json:
         fields = ("rails", "total_mw", "total_is", "source")
         click.echo(json.dumps({name: getattr(reading, name) for name in fields}))
         return
-    _print(f"{reading.total_mw / 1000:.3f} W  {reading.total_is}, by {reading.source}")
+    show(f"{reading.total_mw / 1000:.3f} W  {reading.total_is}, by {reading.source}")
     width = max(map(len, reading.rails))
     for rail, milliwatts in reading.rails.items():
-        _print(f"  {rail:{width}}  {milliwatts:8.0f} mW")
+        show(f"  {rail:{width}}  {milliwatts:8.0f} mW")
 
 
 def _list_modes(root: Path, as_json: bool) -> None:
@@ -141,14 +141,14 @@ def _list_modes(root: Path, as_json: bool) -> None:
     for mode in listed:
         notes = [note for note in ("current", "default") if mode[note]]
         notes += ["takes a reboot"] * bool(mode["reboot"])
-        _print(f"{mode['id']:3}  {mode['name']:16}  {', '.join(notes)}".rstrip())
+        show(f"{mode['id']:3}  {mode['name']:16}  {', '.join(notes)}".rstrip())
     if not any(mode["current"] for mode in listed):
-        _print(f"now: {now or 'unknown'}")
+        show(f"now: {now or 'unknown'}")
     _print_clocks(clocks)
     if left is not None:
         again = "a run waits to be given again behind a reboot"
         who = again if waiting(root) else "an earlier run left its mode"
-        _notice(f"{who}; {left} was before: power --restore-mode")
+        tell(f"{who}; {left} was before: power --restore-mode")
 
 
 def _print_clocks(clocks: Clocks) -> None:
@@ -161,7 +161,7 @@ def _print_clocks(clocks: Clocks) -> None:
     if clocks.jetson_clocks is not None:
         click.echo(f"jetson_clocks {'on' if clocks.jetson_clocks else 'off'}")
     if clocks.throttled_by:
-        _print(f"throttled by {', '.join(clocks.throttled_by)}")
+        show(f"throttled by {', '.join(clocks.throttled_by)}")
 
 
 def _tell_set(name: str | None, rebooting: bool, as_json: bool) -> None:
@@ -170,7 +170,7 @@ def _tell_set(name: str | None, rebooting: bool, as_json: bool) -> None:
     elif name is None:
         click.echo("no mode was left to restore")
     else:
-        _print(f"the board reboots into {name}" if rebooting else f"power mode {name}")
+        show(f"the board reboots into {name}" if rebooting else f"power mode {name}")
 
 
 def _run_in_mode(root: Path, mode: str, argv: tuple[str, ...]) -> int:
@@ -187,7 +187,7 @@ def _run_in_mode(root: Path, mode: str, argv: tuple[str, ...]) -> int:
         finally:
             if process is not None and process.poll() is None:
                 _end(process)
-    _notice(_clock_line(held, watch.report()))
+    tell(_clock_line(held, watch.report()))
     return code if code >= 0 else 128 - code
 
 
@@ -217,13 +217,4 @@ def _clock_line(held: Held, report: ClockReport) -> str:
 
 
 def _modes(root: Path) -> PowerModes:
-    return PowerModes(root, notice=_notice)
-
-
-def _notice(line: str) -> None:
-    click.echo(one_line(f"bitmtp-edge: {line}"), err=True)
-
-
-def _print(line: str) -> None:
-    """What the kernel's files name may steer a terminal."""
-    click.echo(printable(line))
+    return PowerModes(root, notice=tell)

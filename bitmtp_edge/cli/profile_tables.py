@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..wording import counted, printable
+from . import show
 from .bench_tables import table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ CHANGED = "*"
 def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
     request = report.request
     device = "" if request.device is None else f" on {request.device}"
-    _print(
+    show(
         f"{report.model}, engine {request.engine}{device}: "
         f"{counted(request.prompt_count, 'prompt')}, up to "
         f"{counted(request.max_new_tokens, 'token')}; means of rounds and half their 95 % intervals"
@@ -36,27 +37,27 @@ def print_profile(report: ProfileReport, compared: Comparison | None) -> None:
     _print_best(report.points)
     _print_power(report)
     for names, why in report.failures.items():
-        _print(f"{names}: no figures: {why}")
+        show(f"{names}: no figures: {why}")
     none = [point.reason for point in report.points if point.joules_per_token is None]
     for reason in dict.fromkeys(filter(None, none)):
-        _print(f"no joules: {reason}")
+        show(f"no joules: {reason}")
     for point in report.points:
         if point.reason is not None and point.joules_per_token is not None:
-            _print(f"{point.key.name}: {point.reason}")
+            show(f"{point.key.name}: {point.reason}")
         if point.min_prefix is not None:
-            _print(f"{point.key.name}: min-prefix {point.min_prefix}")
+            show(f"{point.key.name}: min-prefix {point.min_prefix}")
         if point.busy is not None:
-            _print(f"{point.key.name}: {point.busy}")
+            show(f"{point.key.name}: {point.busy}")
     if loose := [point for point in report.points if not point.tight]:
-        _print(
+        show(
             f"not within {request.within:.1%} after {request.max_rounds} rounds: "
             + ", ".join(point.key.name for point in loose)
         )
     if report.from_before:
-        _print(f"of the run before: {', '.join(key.name for key in report.from_before)}")
+        show(f"of the run before: {', '.join(key.name for key in report.from_before)}")
     for point in report.points:
         if held := point.conditions.throttled_by:
-            _print(f"{point.key.name}: throttled by {', '.join(held)}")
+            show(f"{point.key.name}: throttled by {', '.join(held)}")
     if compared is not None:
         _print_changes(report, compared)
 
@@ -69,7 +70,7 @@ def _print_best(points: Sequence[ProfilePoint]) -> None:
     joules = [(p.joules_per_token.mean, p.key.name) for p in points if p.joules_per_token]
     if len(joules) > 1:
         told.append(f"most frugal: {min(joules)[1]}")
-    _print("; ".join(told))
+    show("; ".join(told))
 
 
 def _print_power(report: ProfileReport) -> None:
@@ -83,15 +84,10 @@ def _print_power(report: ProfileReport) -> None:
         if point.idle_watts is not None
     }
     told = ", ".join(f"{f'{mode} ' if mode else ''}{watts:.3g} W" for mode, watts in idle.items())
-    _print(
+    show(
         f"power: {report.request.energy}, {', '.join(totals)}, idle power included"
         + (f" (the model loaded and at rest: {told})" if told else "")
     )
-
-
-def _print(line: str) -> None:
-    """What a bundle or a board names may steer a terminal."""
-    click.echo(printable(line))
 
 
 def _cells(point: ProfilePoint) -> tuple[str, ...]:
@@ -135,8 +131,8 @@ def _print_changes(report: ProfileReport, compared: Comparison) -> None:
             cells.append("-" if change is None else f"{change.ratio - 1:+.1%}{mark}")
         rows.append((printable(report.points[index].key.name), *cells))
     table(rows)
-    _print(f"({CHANGED} {RULE})")
+    show(f"({CHANGED} {RULE})")
     for key in compared.unmatched:
-        _print(f"not in the older profile: {key.name}")
+        show(f"not in the older profile: {key.name}")
     for line in compared.elsewhere:
-        _print(f"different: {line}")
+        show(f"different: {line}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import one_line
+from ..wording import counted
 
 if TYPE_CHECKING:
     from ..decode.generate import GenerationResult
@@ -85,7 +86,7 @@ class PrefillNote:
 def stats_line(result: GenerationResult, energy: str = "auto") -> str:
     """Length and speed of a reply, and what drafting did for it. energy: as ``--energy`` has it: of
     a source that was named it is told why it gave no joules."""
-    parts = [f"{_count(result.generated_tokens, 'token')}, {result.tokens_per_s:.1f} tok/s"]
+    parts = [f"{counted(result.generated_tokens, 'token')}, {result.tokens_per_s:.1f} tok/s"]
     if result.draft_steps:
         parts.append(f"{result.tokens_per_iteration:.2f} tokens an iteration")
         parts.append(f"{sum(result.accepted_lengths)} of {result.drafted_tokens} drafts accepted")
@@ -126,7 +127,3 @@ def describe_choice(choice: Mapping[str, int]) -> str:
 def print_stats(result: GenerationResult, energy: str = "auto") -> None:
     """The stats line on stderr, dim on a terminal."""
     click.secho(f"[{stats_line(result, energy)}]", dim=True, err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -55,6 +55,7 @@ class StepInputBlock:
         self._host = device.pinned(size)
         self.tensors = placed(self._block, specs, offsets)
         self.host = host_arrays(self._host, specs, offsets)
+        self._addresses = {name: array.address for name, (_, array) in self.tensors.items()}
 
     def send(self) -> None:
         """Enqueues the copy of the host's inputs to the device."""
@@ -71,12 +72,11 @@ class StepInputBlock:
     ) -> None:
         """Enqueues the making of a causal window: ``prefix`` behind ``history_length`` rows, then
         the best tokens of the first ``count`` rows of ``drafts``, int32[h, k]."""
-        made = {name: array.address for name, (_, array) in self.tensors.items()}
         args = abi.StageArgs(
             prefix=ctypes.addressof(tokens := (ctypes.c_int32 * len(prefix))(*prefix)),
             outputs=ctypes.addressof(outputs := (ctypes.c_void_p * 1)(drafts.address)),
             output_rows=ctypes.addressof(rows := (ctypes.c_int32 * 1)(count)),
-            **made,
+            **self._addresses,
             history=history_length,
             prefix_rows=len(tokens),
             output_count=len(outputs) if rows[0] else 0,
