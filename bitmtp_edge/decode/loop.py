@@ -13,8 +13,9 @@ One iteration, :func:`iterate`:
              history[verified:] = rows of tokens and of a drafts
              tokens += d[:a] + [the verifier's next token];   verified = drafted = n + a
 
-With no drafts that is an autoregressive step. Where another is sure to follow it, that one begins
-before its token is read: in vain only where the reply ends there.
+With no drafts that is an autoregressive step. A step that is sure to follow begins before the
+tokens that it is made of are read, on an engine that has such windows made: another draft step, the
+verify step, or behind an autoregressive step the next one, in vain only where the reply ends there.
 """
 
 from __future__ import annotations
@@ -60,12 +61,20 @@ class Iteration:
 
 @dataclass(frozen=True)
 class _Ahead:
-    """An AR step that was begun before its token was read. length: tokens of the sequence with that
-    one. token: the output that gives it. output: of the step."""
+    """A verify step whose ``window`` the engine made before anybody read its drafts. output: None
+    until it begins."""
 
-    length: int
-    token: StepOutput
-    output: StepOutput
+    window: DraftedWindow
+    step: StagedStep
+    output: StepOutput | None
+
+    def is_of(self, start: int, tokens: list[int], heads: int) -> bool:
+        """Whether it is the step of ``tokens`` behind ``start`` rows."""
+        window = self.window
+        if window.history_length != start or window.heads != heads:
+            return False
+        drafts = window.drafts.token_ids[: window.count, 0].tolist()
+        return [*window.prefix, *drafts] == tokens
 
 
 class Decoder:
@@ -156,62 +165,69 @@ class Decoder:
         heads: int,
         kv4_length: int = 0,
         two_way: int = 0,
-        staged: StagedStep | None = None,
     ) -> StepOutput:
         """Replays the window of the tokens from ``start`` and of ``following``, drafts or masks.
 
         Row r of the output belongs to the r-th of the last ``heads`` rows. kv4_length, two_way: as
-        in :func:`causal_window`. staged: this very step, if the engine has its window already.
+        in :func:`causal_window`.
         """
         self._ahead = None  # its rows go
         self.steps[role] += 1
-        if staged is not None:
-            return staged.start()
         tokens, logits = self.prefix.tokens, self.choice.logits
         state, window = self._window(
             role, tokens, start, following, heads, kv4_length, two_way, logits
         )
         return self.engine.start(state, window)
 
-    def stage_verify(
-        self, drafts: Sequence[int], output: StepOutput, count: int
-    ) -> StagedStep | None:
-        """Has the engine prepare the verify step of ``drafts`` and the ``count`` more that
-        ``output`` gives, before anybody reads these (BitMTP's hoisted preparation).
-
-        None from an engine that does not, where sampling draws the drafts, and under ``check``,
-        which wants to see every window.
-        """
-        if self.choice.logits or self._check:
+    def draft_behind(self, output: StepOutput, kv4_length: int = 0) -> StepOutput | None:
+        """Begins the draft step of the one token that ``output`` gives, before anybody reads it.
+        None where a step cannot be staged: see :meth:`_stage`."""
+        window = DraftedWindow((), self.prefix.drafted, output, 1, 1, kv4_length)
+        staged = self._stage("draft", window)
+        if staged is None:
             return None
+        self.steps["draft"] += 1
+        return staged.start()
+
+    def stage_verify(self, drafts: Sequence[int], output: StepOutput, count: int) -> None:
+        """Has the engine prepare the verify step of ``drafts`` and the ``count`` more that
+        ``output`` gives, before anybody reads these (BitMTP's hoisted preparation); and begin it
+        where the policy verifies them whatever they are."""
         start = self.prefix.verify_start
         known = [*self.prefix.tokens[start:], *drafts]
         window = DraftedWindow(known, start, output, count, heads=len(drafts) + count + 1)
-        state = self.states.state("verify", window.rows, window.heads, self.engine.segment)
-        return self.engine.stage(state, window)
+        self._prepare(window, begin=self.policy.verifies_all)
 
     def run_ahead(self, output: StepOutput) -> None:
         """Has the engine begin the AR step of the token that ``output`` gives, before anybody reads
-        it, where a drafted window can be staged and has room. Rows of all other tokens must lie in
-        history."""
+        it, where there is room. Rows of all other tokens must lie in history."""
         rows = len(self.prefix.tokens)
-        if self.choice.logits or self._check or rows >= self.engine.segment:
-            return
-        state = self.states.state("verify", 1, 1, self.engine.segment)
-        staged = self.engine.stage(state, DraftedWindow((), rows, output, 1, heads=1))
-        if staged is not None:
-            self._ahead = _Ahead(rows + 1, output, staged.start())
+        if rows < self.engine.segment:
+            self._prepare(DraftedWindow((), rows, output, 1, heads=1), begin=True)
 
-    def take_ahead(self) -> StepOutput | None:
-        """The output of the AR step of the tokens as they are, if it has begun."""
+    def verify_step(self, drafts: Sequence[int]) -> StepOutput:
+        """The output of the verify step of the tokens as they are and of ``drafts``, which may have
+        been prepared or have begun."""
         ahead, self._ahead = self._ahead, None
-        tokens = self.prefix.tokens
-        if ahead is None or ahead.length != len(tokens):
-            return None
-        if ahead.token.token_ids[0, 0] != tokens[-1]:
-            return None
+        start, heads = self.prefix.verify_start, len(drafts) + 1
+        if ahead is None or not ahead.is_of(start, [*self.prefix.tokens[start:], *drafts], heads):
+            return self.step("verify", start, drafts, heads)
         self.steps["verify"] += 1
-        return ahead.output
+        return ahead.step.start() if ahead.output is None else ahead.output
+
+    def _prepare(self, window: DraftedWindow, begin: bool) -> None:
+        staged = self._stage("verify", window)
+        if staged is not None:
+            self._ahead = _Ahead(window, staged, staged.start() if begin else None)
+
+    def _stage(self, role: Role, window: DraftedWindow) -> StagedStep | None:
+        """None from an engine that does not stage, where sampling draws the drafts, and under
+        ``check``, which wants to see every window."""
+        self._ahead = None
+        if self.choice.logits or self._check:
+            return None
+        state = self.states.state(role, window.rows, window.heads, self.engine.segment)
+        return self.engine.stage(state, window)
 
     def promote_draft(self, rows: int) -> None:
         """Keeps the first rows of the last draft step as tentative history, for later drafts."""
@@ -307,10 +323,7 @@ def verify(decoder: Decoder, drafts: Drafts, ahead: bool = False) -> tuple[int, 
     """
     prefix, engine = decoder.prefix, decoder.engine
     start, verified, known = prefix.verify_start, prefix.verified, len(prefix.tokens)
-    heads = len(drafts.tokens) + 1
-    output = None if drafts.tokens else decoder.take_ahead()
-    if output is None:
-        output = decoder.step("verify", start, drafts.tokens, heads, staged=drafts.staged)
+    output = decoder.verify_step(drafts.tokens)
     # While the step runs: what does not depend on its output.
     if verified < known:
         engine.promote(range(verified - start, known - start), verified)

@@ -69,6 +69,11 @@ class Policy(ABC):
         """``count``, 1 .. ``max_drafts``, tokens that may follow ``decoder.prefix.tokens``."""
 
     @property
+    def verifies_all(self) -> bool:
+        """Whether a verify step follows every draft step, whatever that gives."""
+        return True
+
+    @property
     def plain_next(self) -> bool:
         """Whether the next iteration is sure to be an AR step, whatever comes of this one."""
         return self.max_drafts == 0
@@ -104,6 +109,10 @@ class PolicyAround(Policy):
     @property
     def lossless(self) -> bool:
         return self.policy.lossless
+
+    @property
+    def verifies_all(self) -> bool:
+        return self.policy.verifies_all
 
     @property
     def max_drafts(self) -> int:
@@ -166,21 +175,25 @@ class NestedSelfSpeculation(Policy):
     def draft(self, decoder: Decoder, count: int) -> Drafts:
         drafts = Drafts()
         decoder.fit_pending(1)
-        start = decoder.prefix.drafted
-        for history in range(start, start + count):
-            if history > start:
-                decoder.promote_draft(1)  # the row of the token before, for this step to read
-            kv4_length = self._kv4_length(decoder, history)
-            output = decoder.step("draft", history, drafts.tokens, 1, kv4_length)
-            if len(drafts.tokens) == count - 1:
-                drafts.staged = decoder.stage_verify(drafts.tokens, output, 1)
+        output = self._step(decoder, drafts)
+        for _ in range(count - 1):
+            decoder.promote_draft(1)  # the row of the token before, for the next step to read
+            following = decoder.draft_behind(output, self._kv4_length(decoder))
             decoder.choice.draw(output, 1, drafts)
+            output = self._step(decoder, drafts) if following is None else following
+        decoder.stage_verify(drafts.tokens, output, 1)
+        decoder.choice.draw(output, 1, drafts)
         return drafts
 
-    def _kv4_length(self, decoder: Decoder, history: int) -> int:
+    def _step(self, decoder: Decoder, drafts: Drafts) -> StepOutput:
+        """The draft step of the last token, the anchor or a draft."""
+        kv4_length = self._kv4_length(decoder)
+        return decoder.step("draft", decoder.prefix.drafted, drafts.tokens, 1, kv4_length)
+
+    def _kv4_length(self, decoder: Decoder) -> int:
         if self.kv4_from_segment is None or decoder.engine.segment < self.kv4_from_segment:
             return 0
-        return max(0, history - self.recent_n)
+        return max(0, decoder.prefix.drafted - self.recent_n)
 
 
 @dataclass(frozen=True)
@@ -232,7 +245,8 @@ class BlockPolicy(Policy):
         decoder.promote_draft(len(prefix.tokens) - prefix.drafted)
         if states.draft_rows_final:
             prefix.settle()
-        drafts = Drafts(staged=decoder.stage_verify((), output, count))
+        decoder.stage_verify((), output, count)
+        drafts = Drafts()
         decoder.choice.draw(output, count, drafts)
         return drafts
 
@@ -253,6 +267,7 @@ class ConfidenceOnly(BlockPolicy):
     name: ClassVar[str] = "confidence"
     greedy_only: ClassVar[bool] = True
     lossless: ClassVar[bool] = False
+    verifies_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bitmtp_edge.engines.base import StagedStep, StepOutput
+from bitmtp_edge.engines.base import StepOutput
 from bitmtp_edge.errors import SettingError
 
 SEED_BITS = 32  # of a seed drawn here: short enough to type
@@ -118,12 +118,11 @@ def residual(target: Distribution, draft: Distribution) -> Distribution:
 @dataclass
 class Drafts:
     """Draft tokens: greedy ones with their probabilities, sampled ones with the distribution that
-    each was drawn from. staged: their verify step, where the engine has it prepared."""
+    each was drawn from."""
 
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     distributions: list[Distribution] = field(default_factory=list)
-    staged: StagedStep | None = None
 
 
 class TokenChoice(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
 
-VERSION = 2
+VERSION = 3
 
 FP16, INT8, TERNARY, DUAL = range(4)
 (
@@ -151,6 +151,7 @@ class StageArgs(ctypes.Structure):
         ("history_length", c_void_p),
         ("kv4_length", c_void_p),
         ("history", c_int32),
+        ("kv4_history", c_int32),
         ("prefix_rows", c_int32),
         ("output_count", c_int32),
         ("top_k", c_int32),

@@ -104,7 +104,7 @@ class DraftedWindow:
 
     Behind ``history_length`` rows of history come ``prefix``, and the best tokens of the first
     ``count`` rows of ``drafts``, which the last step started. The last ``heads`` rows have an
-    output.
+    output. kv4_length: as of a :class:`Window`.
     """
 
     prefix: Sequence[int]
@@ -112,6 +112,7 @@ class DraftedWindow:
     drafts: StepOutput
     count: int
     heads: int
+    kv4_length: int = 0
 
     @property
     def rows(self) -> int:

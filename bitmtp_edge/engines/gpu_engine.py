@@ -162,6 +162,7 @@ class GpuEngine(Engine):
                 last.plan.outputs.tensors["next_token_ids"],
                 count,
                 window.heads,
+                window.kv4_length,
             )
             self._staged = _StagedStep(self, state)
             return self._staged

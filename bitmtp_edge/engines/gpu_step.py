@@ -55,7 +55,16 @@ class StepInputBlock:
         self._host = device.pinned(size)
         self.tensors = placed(self._block, specs, offsets)
         self.host = host_arrays(self._host, specs, offsets)
-        self._addresses = {name: array.address for name, (_, array) in self.tensors.items()}
+        self._prefix = (ctypes.c_int32 * abi.STAGE_TOKENS)()
+        self._drafts = (ctypes.c_void_p * 1)()
+        self._count = (ctypes.c_int32 * 1)()
+        self._record = abi.StageArgs(
+            prefix=ctypes.addressof(self._prefix),
+            outputs=ctypes.addressof(self._drafts),
+            output_rows=ctypes.addressof(self._count),
+            output_count=1,
+            **{name: array.address for name, (_, array) in self.tensors.items()},
+        )
 
     def send(self) -> None:
         """Enqueues the copy of the host's inputs to the device."""
@@ -69,23 +78,22 @@ class StepInputBlock:
         drafts: DeviceArray,
         count: int,
         heads: int,
+        kv4_length: int = 0,
     ) -> None:
         """Enqueues the making of a causal window: ``prefix`` behind ``history_length`` rows, then
         the best tokens of the first ``count`` rows of ``drafts``, int32[h, k]."""
-        args = abi.StageArgs(
-            prefix=ctypes.addressof(tokens := (ctypes.c_int32 * len(prefix))(*prefix)),
-            outputs=ctypes.addressof(outputs := (ctypes.c_void_p * 1)(drafts.address)),
-            output_rows=ctypes.addressof(rows := (ctypes.c_int32 * 1)(count)),
-            **self._addresses,
-            history=history_length,
-            prefix_rows=len(tokens),
-            output_count=len(outputs) if rows[0] else 0,
-            top_k=drafts.shape[1],
-            M=state.width,
-            h=state.outputs,
-            heads=heads,
-        )
-        self._library.stage(args, self._stream)
+        record = self._record  # read by the call
+        self._prefix[: len(prefix)] = list(prefix)
+        self._drafts[0] = drafts.address
+        self._count[0] = count
+        record.history = history_length
+        record.kv4_history = kv4_length
+        record.prefix_rows = len(prefix)
+        record.top_k = drafts.shape[1]
+        record.M = state.width
+        record.h = state.outputs
+        record.heads = heads
+        self._library.stage(record, self._stream)
 
 
 class StepOutputBlock:

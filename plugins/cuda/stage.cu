@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(128) stage_kernel(const __grid_constant__ Stag
   for (int32_t i = threadIdx.x; i < r.h; i += blockDim.x) r.head_slots[i] = a.rows - r.heads + min(i, r.heads - 1);
   if (threadIdx.x == 0) {
     *r.history_length = r.history;
-    *r.kv4_length = 0;
+    *r.kv4_length = r.kv4_history;
   }
 }
 

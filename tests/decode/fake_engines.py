@@ -14,6 +14,7 @@ from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
     DraftedWindow,
     Engine,
+    PendingOutput,
     ReplayState,
     Role,
     StagedStep,
@@ -243,12 +244,39 @@ class HashEngine(FakeEngine):
 
 
 class StagingEngine(HashEngine):
-    """Makes windows of outputs that nobody has read. staged: how many of these were run."""
+    """Makes windows of outputs that nobody has read. staged: how many of these were run. looks: of
+    each output that was read, in that order, its role and how many steps had begun behind it."""
 
     staged = 0
 
+    def __init__(
+        self, states: ReplayStates, segment: int | None = None, vocab: int = 11, noise: int = 4
+    ) -> None:
+        super().__init__(states, segment, vocab, noise)
+        self.looks: list[tuple[Role, int]] = []
+
+    def start(self, state: ReplayState, window: Window) -> StepOutput:
+        output = self.replay(state, window)
+        begun = len(self.replayed)
+
+        def look() -> StepOutput:
+            self.looks.append((state.role, len(self.replayed) - begun))
+            return output
+
+        return _Unread(look, output)
+
     def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep:
         return _Staged(self, state, window)
+
+
+class _Unread(PendingOutput):
+    """``output``, which whoever is not the device has not read."""
+
+    output: StepOutput
+
+    def __init__(self, look: Callable[[], StepOutput], output: StepOutput) -> None:
+        super().__init__(look)
+        object.__setattr__(self, "output", output)
 
 
 class _Staged(StagedStep):
@@ -261,13 +289,20 @@ class _Staged(StagedStep):
     def start(self) -> StepOutput:
         engine, state, given = self._engine, self._state, self._window
         assert len(engine.replayed) == self._after, "another step has begun since"
-        drafts = given.drafts.token_ids[: given.count, 0].tolist()
+        assert isinstance(given.drafts, _Unread)
+        drafts = given.drafts.output.token_ids[: given.count, 0].tolist()
         tokens = [0] * given.history_length + [*given.prefix, *drafts]
         window = causal_window(
-            tokens, given.history_length, (), state.width, given.heads, state.outputs
+            tokens,
+            given.history_length,
+            (),
+            state.width,
+            given.heads,
+            state.outputs,
+            given.kv4_length,
         )
         engine.staged += 1
-        return engine.replay(state, window)
+        return engine.start(state, window)
 
 
 class ScriptedEngine(FakeEngine):

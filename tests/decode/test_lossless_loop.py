@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from bitmtp_edge.decode.loop import Decoder
-from bitmtp_edge.decode.policies import AutoRegressive, NestedSelfSpeculation, Policy
+from bitmtp_edge.decode.policies import (
+    AutoRegressive,
+    Hybrid,
+    NestedSelfSpeculation,
+    Policy,
+    SpeculativeOnly,
+)
 from bitmtp_edge.decode.replay_states import ReplayStates
 
 from .fake_engines import HashEngine, StagingEngine
@@ -132,6 +138,41 @@ def test_nothing_runs_ahead_of_the_limit() -> None:
     assert engine.staged == 17  # the first, and the firsts of two new buffers
 
 
+@pytest.mark.parametrize("gamma", [1, 2, 5])
+def test_drafts_and_verify_steps_that_begin_before_their_tokens_are_read(gamma: int) -> None:
+    """Likewise, whatever the drafts read of history."""
+    ahead = replayed = 0
+    for seed in range(300):
+        draw = random.Random(1000 * gamma + seed)
+        policy = NestedSelfSpeculation(gamma, draw.choice((None, 0, 16)), draw.choice((0, 5)))
+        engine = play(seed, policy, random_states(draw, gamma), draw, StagingEngine)
+        assert isinstance(engine, StagingEngine)
+        ahead += engine.staged
+        replayed += len(engine.replayed)
+    assert ahead > 0.6 * replayed * gamma / (gamma + 1)  # of an iteration all but its first
+
+
+@pytest.mark.parametrize(
+    ("policy", "looks"),
+    [
+        (NestedSelfSpeculation(3), [("draft", 1)] * 3 + [("verify", 0)]),
+        (NestedSelfSpeculation(1), [("draft", 1), ("verify", 0)]),
+        (SpeculativeOnly(4), [("draft", 1), ("verify", 0)]),
+        (Hybrid(4, 1e-9, 4), [("draft", 0)]),  # all drafts are confident
+        (Hybrid(4, 1.0, 4), [("draft", 0), ("verify", 0)]),  # the verify step waits for them
+    ],
+    ids=lambda value: value.name if isinstance(value, Policy) else None,
+)
+def test_what_runs_while_an_output_is_read(policy: Policy, looks: list[tuple[str, int]]) -> None:
+    states = ReplayStates((64,), (1, 4, 8), (1, 2, 4, 5, 10), 8, 64, mask_embeddings=1)
+    engine = StagingEngine(states, noise=4)
+    decoder = Decoder(engine, states, policy)
+    decoder.prefill([3, 1, 4, 1, 5])
+    engine.looks.clear()
+    next(decoder.iterations(60))
+    assert engine.looks == looks
+
+
 def test_policies_take_turns_on_one_sequence() -> None:
     states = ReplayStates(SEGMENTS, (1,), (1, 3, 6), 8, 64)
     engine = HashEngine(states)
@@ -204,11 +245,12 @@ def test_growth_copies_history_once_and_never_inside_an_iteration() -> None:
     ("segment", "recent", "expected"),
     [(8, 0, [0, 0]), (16, 0, [8, 9]), (16, 3, [5, 6]), (16, 100, [0, 0])],
 )
+@pytest.mark.parametrize("kind", [HashEngine, StagingEngine])
 def test_kv4_drafting_depends_on_the_segment(
-    segment: int, recent: int, expected: list[int]
+    segment: int, recent: int, expected: list[int], kind: type[HashEngine]
 ) -> None:
     states = ReplayStates((8, 16), (1,), (1, 3), 4, 16)
-    engine = HashEngine(states, segment=16 if segment == 16 else 8)
+    engine = kind(states, segment=16 if segment == 16 else 8)
     policy = NestedSelfSpeculation(2, kv4_from_segment=16, recent_n=recent)
     decoder = Decoder(engine, states, policy)
     prompt = list(range(9)) if segment == 16 else [1, 2, 3]

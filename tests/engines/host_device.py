@@ -210,7 +210,7 @@ def _stage(sizes: dict[str, int], prefix: list[int], outputs: int, rows: int) ->
     last = real - sizes["heads"]
     _ints(sizes["head_slots"], h)[:] = [last + min(i, sizes["heads"] - 1) for i in range(h)]
     _ints(sizes["history_length"], 1)[:] = history
-    _ints(sizes["kv4_length"], 1)[:] = 0
+    _ints(sizes["kv4_length"], 1)[:] = sizes["kv4_history"]
 
 
 def _ints(address: int, count: int) -> NDArray[np.int32]:

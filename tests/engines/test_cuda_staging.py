@@ -1,4 +1,4 @@
-"""The verify window that is made on the device, before the host has read its drafts."""
+"""Windows that are made on the device, before the host has read their tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import pytest
 
 from bitmtp_edge.bundle import Bundle
 from bitmtp_edge.decode.loop import Decoder
-from bitmtp_edge.decode.policies import AutoRegressive, Hybrid, Policy, SpeculativeOnly
+from bitmtp_edge.decode.policies import (
+    AutoRegressive,
+    Hybrid,
+    NestedSelfSpeculation,
+    Policy,
+    SpeculativeOnly,
+)
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.window import causal_window
@@ -90,6 +96,46 @@ def unstaged(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(engine, "stage", counted)
     return staged
+
+
+@pytest.mark.parametrize("kv4", [0, 7, HISTORY])
+def test_a_staged_draft_step_is_the_plain_one(engine: CudaEngine, kv4: int) -> None:
+    """Of one token, with ``kv4`` rows of history read at KV4."""
+    play(engine, TOKENS[:HISTORY])
+    state = ReplayState(1, 1, engine.segment, "draft")
+    for _ in range(3):
+        first = engine.start(state, causal_window(TOKENS[:HISTORY], HISTORY - 1, [], 1, 1, 1))
+        staged = engine.stage(state, DraftedWindow((), HISTORY, first, 1, 1, kv4))
+        assert staged is not None
+        got = staged.start()
+        token = int(first.token_ids[0, 0])
+        plain = causal_window([*TOKENS[:HISTORY], token], HISTORY, [], 1, 1, 1, kv4)
+        assert bits(got) == bits(engine.replay(state, plain))
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+@pytest.mark.parametrize("kv4_from", [None, 1])
+def test_nested_drafts_begin_before_their_token_is_read(
+    tiny_bundle: Bundle,
+    opened: Open,
+    gamma: int,
+    kv4_from: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same tokens, and of an iteration only the first step's window is the host's."""
+    policy = NestedSelfSpeculation(gamma, kv4_from, recent_n=4)
+    with opened(tiny_bundle) as engine:
+        with monkeypatch.context() as plain:
+            plain.setattr(engine, "stage", lambda *arguments: None)
+            want = decode(engine, tiny_bundle, policy, 50)
+        begun = counted_steps(engine, monkeypatch)
+        decoder = Decoder(engine, ReplayStates.of(tiny_bundle), policy)
+        decoder.prefill(TOKENS[:12])
+        iterations = list(decoder.iterations(12 + 50))
+        assert decoder.prefix.tokens[12:] == want
+        assert begun["plain"] == len(iterations)
+        assert begun["staged"] == sum(each.drafted for each in iterations)
+        assert begun["staged"] > len(iterations) / 2
 
 
 @pytest.mark.parametrize("policy", [SpeculativeOnly(4), Hybrid(4, 0.01, 2), Hybrid(4, 0.5, 4)])

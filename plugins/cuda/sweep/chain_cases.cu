@@ -67,6 +67,7 @@ void stage_cases(Report &report) {
     }
     const int32_t used = static_cast<int32_t>(want_ids.size()), M = used + random.integer(0, 1) * random.integer(0, 40);
     const int32_t heads = random.integer(1, used), h = heads + random.integer(0, 3), history = random.integer(0, 30000), words = (M + 31) / 32;
+    const int32_t kv4_history = random.integer(0, history);
     std::vector<int32_t> want_positions(M, history), want_mask(static_cast<size_t>(M) * words), want_slots(h);
     want_ids.resize(M, 0);
     for (int32_t m = 0; m < M; ++m) {
@@ -77,12 +78,12 @@ void stage_cases(Report &report) {
     for (int32_t s = 0; s < h; ++s) want_slots[s] = used - heads + std::min(s, heads - 1);
     const DeviceOutput<int32_t> ids(M), positions(M), mask(want_mask.size()), slots(h), length(1), kv4(1);
     const bitmtp_stage_args args{prefix.data(), pointers.data(), rows.data(), ids.data(), positions.data(), mask.data(), slots.data(), length.data(), kv4.data(),
-                                 history, prefix_rows, count, top_k, M, h, heads};
+                                 history, kv4_history, prefix_rows, count, top_k, M, h, heads};
     require(bitmtp_cuda_stage(&args, nullptr), "stage");
     finish();
     bool intact[6] = {};
     const bool same = ids.read(intact[0]) == want_ids && positions.read(intact[1]) == want_positions && mask.read(intact[2]) == want_mask &&
-                      slots.read(intact[3]) == want_slots && length.read(intact[4])[0] == history && kv4.read(intact[5])[0] == 0;
+                      slots.read(intact[3]) == want_slots && length.read(intact[4])[0] == history && kv4.read(intact[5])[0] == kv4_history;
     report.count("stage", same && std::all_of(intact, intact + 6, [](bool whole) { return whole; }),
                  "rows=" + std::to_string(used) + " M=" + std::to_string(M) + " outputs=" + std::to_string(count));
   }

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define BITMTP_ABI_VERSION 2
+#define BITMTP_ABI_VERSION 3
 
 enum bitmtp_weight_kind {
   BITMTP_FP16 = 0,    /* table fp16[rows, width]; no scales */
@@ -222,8 +222,9 @@ typedef struct bitmtp_stage_args {
   int32_t *mask;                 /* [M, ceil(M/32)]: causal; a spare slot sees itself alone */
   int32_t *head_slots;           /* [h]: the last `heads` rows, then the last one again */
   int32_t *history_length;       /* [1] */
-  int32_t *kv4_length;           /* [1]: 0, since a verify step reads KV8 */
+  int32_t *kv4_length;           /* [1] */
   int32_t history;               /* rows of history */
+  int32_t kv4_history;           /* of them, those that a draft step reads at KV4: what kv4_length gets */
   int32_t prefix_rows;           /* 0 .. BITMTP_STAGE_TOKENS */
   int32_t output_count;          /* 0 .. BITMTP_STAGE_OUTPUTS */
   int32_t top_k;
