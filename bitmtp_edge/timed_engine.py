@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 from .engines.base import (
-    DraftedWindow,
     Engine,
     PendingOutput,
     ReplayState,
     StagedStep,
+    StagedWindow,
     StepOutput,
     Window,
 )
@@ -63,9 +62,9 @@ class TimedEngine(Engine):
         took = self._begun(state)
         return self._timed(self.inner.start(state, window), took)
 
-    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+    def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep | None:
         if isinstance(window.drafts, _TimedOutput):
-            window = replace(window, drafts=window.drafts.inner)
+            window = window._replace(drafts=window.drafts.inner)
         staged = self.inner.stage(state, window)
         return None if staged is None else _TimedStep(self, state, staged)
 

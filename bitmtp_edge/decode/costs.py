@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
-from bitmtp_edge.engines.base import DraftedWindow, Engine, ReplayState, Role
+from bitmtp_edge.engines.base import Engine, ReplayState, Role, StagedWindow
 
 BUDGET_S = 0.8  # of all states together, where the fewest runs of each take less
 RUNS = 8  # of a state, at least
@@ -224,7 +224,7 @@ def run_steps(engine: Engine, state: ReplayState, history: int) -> int:
     output = engine.start(state, window)
     done = 1
     while (state.role, state.width) == ("verify", 1) and done <= AHEAD:
-        staged = engine.stage(state, DraftedWindow((), history, output, 1, heads=1))
+        staged = engine.stage(state, StagedWindow((), history, output, 1, heads=1))
         if staged is None:
             break
         following = staged.start()

@@ -29,11 +29,11 @@ from bitmtp_edge.decode.sampling import Drafts, SamplingParams, token_choice
 from bitmtp_edge.decode.state import AcceptedPrefix
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
-    DraftedWindow,
     Engine,
     ReplayState,
     Role,
     StagedStep,
+    StagedWindow,
     StepOutput,
     Window,
     check_window,
@@ -64,7 +64,7 @@ class _Ahead:
     """A verify step whose ``window`` the engine made before anybody read its drafts. output: None
     until it begins."""
 
-    window: DraftedWindow
+    window: StagedWindow
     step: StagedStep
     output: StepOutput | None
 
@@ -73,7 +73,8 @@ class _Ahead:
         window = self.window
         if window.history_length != start or window.heads != heads:
             return False
-        drafts = window.drafts.token_ids[: window.count, 0].tolist()
+        assert window.drafts is not None
+        drafts = window.drafts.token_ids[: window.taken, 0].tolist()
         return [*window.prefix, *drafts] == tokens
 
 
@@ -171,9 +172,12 @@ class Decoder:
         Row r of the output belongs to the r-th of the last ``heads`` rows. kv4_length, two_way: as
         in :func:`causal_window`.
         """
-        self._ahead = None  # its rows go
         self.steps[role] += 1
         tokens, logits = self.prefix.tokens, self.choice.logits
+        known = [*tokens[start:], *following[max(0, start - len(tokens)) :]]
+        staged = self._stage(role, StagedWindow(known, start, None, 0, heads, kv4_length, two_way))
+        if staged is not None:
+            return staged.start()
         state, window = self._window(
             role, tokens, start, following, heads, kv4_length, two_way, logits
         )
@@ -182,7 +186,7 @@ class Decoder:
     def draft_behind(self, output: StepOutput, kv4_length: int = 0) -> StepOutput | None:
         """Begins the draft step of the one token that ``output`` gives, before anybody reads it.
         None where a step cannot be staged: see :meth:`_stage`."""
-        window = DraftedWindow((), self.prefix.drafted, output, 1, 1, kv4_length)
+        window = StagedWindow((), self.prefix.drafted, output, 1, 1, kv4_length)
         staged = self._stage("draft", window)
         if staged is None:
             return None
@@ -195,7 +199,7 @@ class Decoder:
         where the policy verifies them whatever they are."""
         start = self.prefix.verify_start
         known = [*self.prefix.tokens[start:], *drafts]
-        window = DraftedWindow(known, start, output, count, heads=len(drafts) + count + 1)
+        window = StagedWindow(known, start, output, count, heads=len(drafts) + count + 1)
         self._prepare(window, begin=self.policy.verifies_all)
 
     def run_ahead(self, output: StepOutput) -> None:
@@ -203,7 +207,7 @@ class Decoder:
         it, where there is room. Rows of all other tokens must lie in history."""
         rows = len(self.prefix.tokens)
         if rows < self.engine.segment:
-            self._prepare(DraftedWindow((), rows, output, 1, heads=1), begin=True)
+            self._prepare(StagedWindow((), rows, output, 1, heads=1), begin=True)
 
     def verify_step(self, drafts: Sequence[int]) -> StepOutput:
         """The output of the verify step of the tokens as they are and of ``drafts``, which may have
@@ -215,18 +219,19 @@ class Decoder:
         self.steps["verify"] += 1
         return ahead.step.start() if ahead.output is None else ahead.output
 
-    def _prepare(self, window: DraftedWindow, begin: bool) -> None:
+    def _prepare(self, window: StagedWindow, begin: bool) -> None:
         staged = self._stage("verify", window)
         if staged is not None:
             self._ahead = _Ahead(window, staged, staged.start() if begin else None)
 
-    def _stage(self, role: Role, window: DraftedWindow) -> StagedStep | None:
+    def _stage(self, role: Role, window: StagedWindow) -> StagedStep | None:
         """None from an engine that does not stage, where sampling draws the drafts, and under
         ``check``, which wants to see every window."""
-        self._ahead = None
-        if self.choice.logits or self._check:
+        self._ahead = None  # its rows go
+        logits = self.choice.logits
+        if self._check or (logits and window.taken):
             return None
-        state = self.states.state(role, window.rows, window.heads, self.engine.segment)
+        state = self.states.state(role, window.rows, window.heads, self.engine.segment, logits)
         return self.engine.stage(state, window)
 
     def promote_draft(self, rows: int) -> None:

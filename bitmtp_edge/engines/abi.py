@@ -158,4 +158,5 @@ class StageArgs(ctypes.Structure):
         ("M", c_int32),
         ("h", c_int32),
         ("heads", c_int32),
+        ("two_way", c_int32),
     )

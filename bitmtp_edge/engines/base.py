@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,26 +97,27 @@ class PendingOutput(StepOutput):
         return self._output.logits
 
 
-@dataclass(frozen=True)
-class DraftedWindow:
-    """A causal window of tokens that the host knows, if any, and of others that it need not have
-    read.
+class StagedWindow(NamedTuple):
+    """A causal window for the device to make, of tokens that the host knows and of others that it
+    need not have read.
 
-    Behind ``history_length`` rows of history come ``prefix``, and the best tokens of the first
-    ``count`` rows of ``drafts``, which the last step started. The last ``heads`` rows have an
-    output. kv4_length: as of a :class:`Window`.
+    Behind ``history_length`` rows of history come ``prefix``, ids as in a :class:`Window`, and the
+    best tokens of the first ``taken`` rows of ``drafts``, which the last step started; None where
+    there are none. The last ``heads`` rows have an output, and the last ``two_way`` rows also see
+    each other. kv4_length: as of a :class:`Window`.
     """
 
     prefix: Sequence[int]
     history_length: int
-    drafts: StepOutput
-    count: int
+    drafts: StepOutput | None
+    taken: int
     heads: int
     kv4_length: int = 0
+    two_way: int = 0
 
     @property
     def rows(self) -> int:
-        return len(self.prefix) + self.count
+        return len(self.prefix) + self.taken
 
 
 class StagedStep(ABC):
@@ -149,10 +150,10 @@ class Engine(ABC):
         output waits for it. Promotions and other steps may follow at once."""
         return self.replay(state, window)
 
-    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+    def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep | None:
         """Makes ``window`` on the device, before the host reads its drafts (BitMTP's hoisted
         verifier preparation). None from an engine that makes such a window on the host alone.
-        """
+        ValueError for one that is none of ``state``."""
         return None
 
     @abstractmethod

@@ -3,8 +3,8 @@
 Weights lie in one block of the device's memory, and the KV planes of the segment in use in another.
 A step is one copy of its inputs to the device, a plan's run, and one copy of its outputs into
 page-locked memory: a few hundred bytes. The host may do other work meanwhile
-(:meth:`GpuEngine.start`), such as having the next window made of outputs that it has not read
-(:meth:`GpuEngine.stage`), and even that next step begun.
+(:meth:`GpuEngine.start`). In place of the copy a kernel may make the window
+(:meth:`GpuEngine.stage`), also of outputs that the host has not read, and that step may begin.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..bundle import Bundle
 from ..errors import UserError
 from . import abi
 from .base import (
-    DraftedWindow,
     Engine,
     PendingOutput,
     ReplayState,
     StagedStep,
+    StagedWindow,
     StepOutput,
     Window,
 )
@@ -33,6 +33,7 @@ from .gpu_kv import GpuKVBuffer
 from .gpu_library import CapturedGraph, StepLibrary
 from .gpu_step import TURNS, StepInputBlock, StepOutputBlock
 from .gpu_weights import Weights, upload_weights
+from .operator_records import DeviceArray
 from .step_layout import StepInputs, check_state
 
 
@@ -139,33 +140,29 @@ class GpuEngine(Engine):
         with self._turn, self._current:
             return self._pending(self._begin(state, window))
 
-    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep | None:
-        prefix, count = window.prefix, window.count
-        if len(prefix) > abi.STAGE_TOKENS:
+    def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep | None:
+        if len(window.prefix) > abi.STAGE_TOKENS:
             return None
+        rows, heads = window.rows, window.heads
+        if not 0 <= window.two_way <= rows <= state.width:
+            raise ValueError(f"{rows} rows are no window of {state}")
+        if not 1 <= heads <= min(rows, state.outputs):
+            raise ValueError(f"{heads} outputs of {rows} rows do not fit {state}")
         with self._turn, self._current:
-            last = self._last
-            if last is None or last.given is None or last.given() is not window.drafts:
-                raise ValueError("a window is staged from the output that the last step started")
-            drafted = last.plan.state.outputs
-            if not 0 <= count <= drafted or not 1 <= window.rows <= state.width:
-                raise ValueError(
-                    f"{len(prefix)} tokens and {count} drafts are no window of {state}"
-                )
-            if not 1 <= window.heads <= min(window.rows, state.outputs):
-                raise ValueError(f"{window.heads} outputs of {window.rows} rows do not fit {state}")
+            drafts = self._last_tokens(window) if window.taken else None
             self._plan(state)  # refuses a state that is not to be had
-            self._inputs.stage(
-                state,
-                prefix,
-                window.history_length,
-                last.plan.outputs.tensors["next_token_ids"],
-                count,
-                window.heads,
-                window.kv4_length,
-            )
-            self._staged = _StagedStep(self, state)
-            return self._staged
+            self._inputs.stage(state, window, drafts)
+            self._staged = staged = _StagedStep(self, state)
+            return staged
+
+    def _last_tokens(self, window: StagedWindow) -> DeviceArray:
+        """Where the last step has the tokens that the window takes."""
+        last = self._last
+        if last is None or last.given is None or last.given() is not window.drafts:
+            raise ValueError("a window is staged from the output that the last step started")
+        if not 0 <= window.taken <= last.plan.state.outputs:
+            raise ValueError(f"{window.taken} drafts are no rows of {last.plan.state}")
+        return last.plan.outputs.tensors["next_token_ids"]
 
     def start_staged(self, staged: _StagedStep) -> StepOutput:
         """Starts the step whose window was staged last. ValueError for another one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UserError
 from ..host import read_host
-from .base import ReplayState
+from .base import ReplayState, StagedWindow
 from .gpu_device import GpuDevice
 from .gpu_library import NO_KERNEL_IMAGE, LaunchError, StepLibrary
 from .gpu_step import StepInputBlock
@@ -31,9 +31,8 @@ def launch_one(library: StepLibrary, kind: str, device: GpuDevice, build: str) -
             f"{device.name} has compute capability {major}.{minor}: expected 8.0 (Ampere) or newer"
         )
     inputs = StepInputBlock(device, library, 1)
-    _, token_ids = inputs.tensors["mask"]  # of one slot: int32[1, 1], as a step's token ids are
     try:
-        inputs.stage(ReplayState(1, 1, 1, "verify"), [0], 0, token_ids, 0, 1)
+        inputs.stage(ReplayState(1, 1, 1, "verify"), StagedWindow([0], 0, None, 0, 1), None)
     except LaunchError as error:
         if error.code != NO_KERNEL_IMAGE:
             raise

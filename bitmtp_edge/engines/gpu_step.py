@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..operators import Spec
 from . import abi
-from .base import ReplayState, StepOutput
+from .base import ReplayState, StagedWindow, StepOutput
 from .gpu_device import Block, GpuDevice, HostBlock
 from .gpu_library import StepLibrary
 from .operator_records import DeviceArray
@@ -63,6 +63,7 @@ class StepInputBlock:
             outputs=ctypes.addressof(self._drafts),
             output_rows=ctypes.addressof(self._count),
             output_count=1,
+            top_k=1,
             **{name: array.address for name, (_, array) in self.tensors.items()},
         )
 
@@ -70,29 +71,22 @@ class StepInputBlock:
         """Enqueues the copy of the host's inputs to the device."""
         self._library.send(self._host, self._block, self._stream)
 
-    def stage(
-        self,
-        state: ReplayState,
-        prefix: Sequence[int],
-        history_length: int,
-        drafts: DeviceArray,
-        count: int,
-        heads: int,
-        kv4_length: int = 0,
-    ) -> None:
-        """Enqueues the making of a causal window: ``prefix`` behind ``history_length`` rows, then
-        the best tokens of the first ``count`` rows of ``drafts``, int32[h, k]."""
-        record = self._record  # read by the call
+    def stage(self, state: ReplayState, window: StagedWindow, drafts: DeviceArray | None) -> None:
+        """Enqueues the making of a causal window. drafts: int32[h, k], of which it takes the best
+        tokens; None where it takes none."""
+        record, prefix = self._record, window.prefix  # the call reads both
         self._prefix[: len(prefix)] = list(prefix)
-        self._drafts[0] = drafts.address
-        self._count[0] = count
-        record.history = history_length
-        record.kv4_history = kv4_length
+        if drafts is not None:
+            self._drafts[0] = drafts.address
+            record.top_k = drafts.shape[1]
+        self._count[0] = window.taken
+        record.history = window.history_length
+        record.kv4_history = window.kv4_length
         record.prefix_rows = len(prefix)
-        record.top_k = drafts.shape[1]
         record.M = state.width
         record.h = state.outputs
-        record.heads = heads
+        record.heads = window.heads
+        record.two_way = window.two_way
         self._library.stage(record, self._stream)
 
 

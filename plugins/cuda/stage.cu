@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(128) stage_kernel(const __grid_constant__ Stag
   }
   for (int32_t at = threadIdx.x; at < r.M * words; at += blockDim.x) {
     const int32_t i = at / words, from = at % words * 32;  // slots from .. from+31 of row i
-    const int32_t visible = i - from + 1;                  // of them, counted from the first
+    const int32_t seen = i < a.rows - r.two_way ? i + 1 : a.rows;
+    const int32_t visible = seen - from;  // of them, counted from the first
     uint32_t bits = visible <= 0 ? 0u : visible >= 32 ? 0xFFFFFFFFu : (1u << visible) - 1;
     if (i >= a.rows) bits = i / 32 == at % words ? 1u << (i % 32) : 0u;
     r.mask[at] = static_cast<int32_t>(bits);
@@ -108,7 +109,8 @@ BITMTP_API int32_t bitmtp_cuda_stage(const bitmtp_stage_args *args, void *stream
     stage.outputs[o] = r.outputs[o];
     stage.ends[o] = stage.rows;
   }
-  if (stage.rows > r.M || r.heads < 1 || r.heads > r.h || r.heads > stage.rows) return cudaErrorInvalidValue;
+  if (stage.rows > r.M || r.heads < 1 || r.heads > r.h || r.heads > stage.rows || r.two_way < 0 || r.two_way > stage.rows)
+    return cudaErrorInvalidValue;
   return launch(stage_kernel, dim3(1), dim3(128), stream, stage);
 }
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
-    DraftedWindow,
     Engine,
     PendingOutput,
     ReplayState,
     Role,
     StagedStep,
+    StagedWindow,
     StepOutput,
     Window,
 )
@@ -244,8 +244,11 @@ class HashEngine(FakeEngine):
 
 
 class StagingEngine(HashEngine):
-    """Makes windows of outputs that nobody has read. staged: how many of these were run. looks: of
-    each output that was read, in that order, its role and how many steps had begun behind it."""
+    """Makes windows, also of outputs that nobody has read.
+
+    staged: how many of these were run. looks: of each output that was read, in that order, its role
+    and how many steps had begun behind it.
+    """
 
     staged = 0
 
@@ -265,7 +268,7 @@ class StagingEngine(HashEngine):
 
         return _Unread(look, output)
 
-    def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep:
+    def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep:
         return _Staged(self, state, window)
 
 
@@ -280,7 +283,7 @@ class _Unread(PendingOutput):
 
 
 class _Staged(StagedStep):
-    def __init__(self, engine: StagingEngine, state: ReplayState, window: DraftedWindow) -> None:
+    def __init__(self, engine: StagingEngine, state: ReplayState, window: StagedWindow) -> None:
         self._engine = engine
         self._state = state
         self._window = window
@@ -289,8 +292,11 @@ class _Staged(StagedStep):
     def start(self) -> StepOutput:
         engine, state, given = self._engine, self._state, self._window
         assert len(engine.replayed) == self._after, "another step has begun since"
-        assert isinstance(given.drafts, _Unread)
-        drafts = given.drafts.output.token_ids[: given.count, 0].tolist()
+        drafts: list[int] = []
+        if given.taken:
+            assert isinstance(given.drafts, _Unread)
+            drafts = given.drafts.output.token_ids[: given.taken, 0].tolist()
+            engine.staged += 1
         tokens = [0] * given.history_length + [*given.prefix, *drafts]
         window = causal_window(
             tokens,
@@ -300,8 +306,8 @@ class _Staged(StagedStep):
             given.heads,
             state.outputs,
             given.kv4_length,
+            given.two_way,
         )
-        engine.staged += 1
         return engine.start(state, window)
 
 

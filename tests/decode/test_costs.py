@@ -14,9 +14,9 @@ from bitmtp_edge.decode.costs import (
 )
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
-    DraftedWindow,
     ReplayState,
     StagedStep,
+    StagedWindow,
     StepOutput,
     Window,
     check_window,
@@ -79,12 +79,12 @@ def test_ar_steps_are_timed_as_they_run_one_behind_the_other() -> None:
             self.now += 0.5
             return self.replay(state, window)
 
-        def stage(self, state: ReplayState, window: DraftedWindow) -> StagedStep:
+        def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep:
             assert (state.role, state.width) == ("verify", 1) and window.rows == window.heads == 1
             return Staged(self, state, window)
 
     class Staged(StagedStep):
-        def __init__(self, engine: Staging, state: ReplayState, window: DraftedWindow) -> None:
+        def __init__(self, engine: Staging, state: ReplayState, window: StagedWindow) -> None:
             self.engine, self.state, self.window = engine, state, window
 
         def start(self) -> StepOutput:

@@ -205,6 +205,8 @@ def _stage(sizes: dict[str, int], prefix: list[int], outputs: int, rows: int) ->
     _ints(sizes["positions"], m)[:] = [history + (i if i < real else 0) for i in range(m)]
     sees = np.eye(m, 32 * words, dtype=np.uint8)
     sees[:real, :real] = np.tri(real, dtype=np.uint8)
+    first = real - sizes["two_way"]
+    sees[first:real, first:real] = 1
     packed = np.packbits(sees, axis=1, bitorder="little").view("<i4")
     _ints(sizes["mask"], m * words)[:] = packed.reshape(-1)
     last = real - sizes["heads"]

@@ -1,4 +1,4 @@
-"""Windows that are made on the device, before the host has read their tokens."""
+"""Windows that are made on the device, also before the host has read their tokens."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
-    DraftedWindow,
     ReplayState,
     StagedStep,
-    StepOutput,
-    Window,
+    StagedWindow,
 )
 from bitmtp_edge.engines.cuda import CudaEngine
-from bitmtp_edge.engines.gpu_engine import _StagedStep
 
 from .cuda_steps import HISTORY, TOKENS, Open, bits, decode
 from .steps import play
@@ -49,7 +46,7 @@ def test_a_staged_step_is_the_plain_one(
     got = []
     for _ in range(3):
         drafts = engine.start(draft, window)
-        staged = engine.stage(state, DraftedWindow(known, history, drafts, count, heads))
+        staged = engine.stage(state, StagedWindow(known, history, drafts, count, heads))
         assert staged is not None
         following = drafts.token_ids[:count, 0].tolist()
         got.append(staged.start())
@@ -64,17 +61,20 @@ def test_a_longer_prefix_is_left_to_the_host(engine: CudaEngine) -> None:
         ReplayState(1, 1, engine.segment, "draft"), causal_window(TOKENS[:1], 0, [], 1, 1, 1)
     )
     state = ReplayState(66, 1, engine.segment, "verify")
-    assert engine.stage(state, DraftedWindow(TOKENS[:65], 0, drafts, 1, 1)) is None
+    assert engine.stage(state, StagedWindow(TOKENS[:65], 0, drafts, 1, 1)) is None
 
 
 def test_what_cannot_be_staged(engine: CudaEngine) -> None:
     state = ReplayState(3, 2, engine.segment, "verify")
     window = causal_window(TOKENS[:3], 0, [], 3, 2, 2)
     drafts = engine.start(state, window)
-    for count, heads, prefix in ((3, 1, 1), (2, 1, 2), (1, 3, 1), (-1, 1, 1), (1, 0, 1), (0, 1, 0)):
-        with pytest.raises(ValueError, match=r"drafts|outputs"):
-            engine.stage(state, DraftedWindow(TOKENS[:prefix], 0, drafts, count, heads))
-    following = DraftedWindow(TOKENS[:1], 0, drafts, 1, 2)
+    for count, heads, prefix in ((3, 1, 0), (2, 1, 2), (1, 3, 1), (-1, 1, 2), (1, 0, 1), (0, 1, 0)):
+        with pytest.raises(ValueError, match=r"drafts|rows|outputs"):
+            engine.stage(state, StagedWindow(TOKENS[:prefix], 0, drafts, count, heads))
+    for two_way in (-1, 3):
+        with pytest.raises(ValueError, match="no window"):
+            engine.stage(state, StagedWindow(TOKENS[:2], 0, None, 0, 1, two_way=two_way))
+    following = StagedWindow(TOKENS[:1], 0, drafts, 1, 2)
     staged = engine.stage(state, following)
     assert staged is not None
     engine.replay(state, window)
@@ -84,18 +84,34 @@ def test_what_cannot_be_staged(engine: CudaEngine) -> None:
         engine.stage(state, following)
 
 
-def unstaged(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the steps that were staged; hides staging from the loop after the first call."""
-    staged = [0]
+def staged_windows(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Counts the windows that are staged from now on: of known tokens, and with drafts."""
+    staged = {"known": 0, "drafted": 0}
     stage = engine.stage
 
-    def counted(state: ReplayState, window: DraftedWindow) -> StagedStep | None:
+    def counted(state: ReplayState, window: StagedWindow) -> StagedStep | None:
         found = stage(state, window)
-        staged[0] += found is not None
+        staged["drafted" if window.taken else "known"] += found is not None
         return found
 
     monkeypatch.setattr(engine, "stage", counted)
     return staged
+
+
+@pytest.mark.parametrize("two_way", [0, 1, 5, 7])
+@pytest.mark.parametrize("heads", [1, 6])
+def test_a_window_of_known_tokens(engine: CudaEngine, two_way: int, heads: int) -> None:
+    """Made on the device as on the host, whatever step ran last; masks among its tokens, too."""
+    play(engine, TOKENS[:HISTORY])
+    masked = engine.bundle.model.mask_embeddings > 0
+    last = [-1] * two_way if masked else TOKENS[60 : 60 + two_way]
+    known = [*TOKENS[HISTORY : HISTORY + 7 - two_way], *last]
+    state = ReplayState(9, 6, engine.segment, "draft")
+    staged = engine.stage(state, StagedWindow(known, HISTORY, None, 0, heads, 5, two_way))
+    assert staged is not None
+    got = staged.start()
+    window = causal_window(TOKENS[:HISTORY] + known, HISTORY, [], 9, heads, 6, 5, two_way)
+    assert bits(got) == bits(engine.replay(state, window))
 
 
 @pytest.mark.parametrize("kv4", [0, 7, HISTORY])
@@ -105,7 +121,7 @@ def test_a_staged_draft_step_is_the_plain_one(engine: CudaEngine, kv4: int) -> N
     state = ReplayState(1, 1, engine.segment, "draft")
     for _ in range(3):
         first = engine.start(state, causal_window(TOKENS[:HISTORY], HISTORY - 1, [], 1, 1, 1))
-        staged = engine.stage(state, DraftedWindow((), HISTORY, first, 1, 1, kv4))
+        staged = engine.stage(state, StagedWindow((), HISTORY, first, 1, 1, kv4))
         assert staged is not None
         got = staged.start()
         token = int(first.token_ids[0, 0])
@@ -122,20 +138,20 @@ def test_nested_drafts_begin_before_their_token_is_read(
     kv4_from: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same tokens, and of an iteration only the first step's window is the host's."""
+    """The same tokens, and of an iteration only the first step waits for one."""
     policy = NestedSelfSpeculation(gamma, kv4_from, recent_n=4)
     with opened(tiny_bundle) as engine:
         with monkeypatch.context() as plain:
             plain.setattr(engine, "stage", lambda *arguments: None)
             want = decode(engine, tiny_bundle, policy, 50)
-        begun = counted_steps(engine, monkeypatch)
+        staged = staged_windows(engine, monkeypatch)
         decoder = Decoder(engine, ReplayStates.of(tiny_bundle), policy)
         decoder.prefill(TOKENS[:12])
         iterations = list(decoder.iterations(12 + 50))
         assert decoder.prefix.tokens[12:] == want
-        assert begun["plain"] == len(iterations)
-        assert begun["staged"] == sum(each.drafted for each in iterations)
-        assert begun["staged"] > len(iterations) / 2
+        assert staged["known"] == len(iterations)
+        assert staged["drafted"] == sum(each.drafted for each in iterations)
+        assert staged["drafted"] > len(iterations) / 2
 
 
 @pytest.mark.parametrize("policy", [SpeculativeOnly(4), Hybrid(4, 0.01, 2), Hybrid(4, 0.5, 4)])
@@ -146,16 +162,16 @@ def test_decoding_stages_and_commits_the_same(
         with monkeypatch.context() as plain:
             plain.setattr(engine, "stage", lambda *arguments: None)
             want = decode(engine, tiny_ternary_bundle, policy, 50)
-        staged = unstaged(engine, monkeypatch)
+        staged = staged_windows(engine, monkeypatch)
         assert decode(engine, tiny_ternary_bundle, policy, 50) == want
-        assert staged[0] > 0
+        assert min(staged.values()) > 0
 
 
-def test_sampling_is_not_staged(
+def test_sampling_stages_what_it_knows(
     tiny_ternary_bundle: Bundle, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tiny_ternary_bundle) as engine:
-        staged = unstaged(engine, monkeypatch)
+        staged = staged_windows(engine, monkeypatch)
         decoder = Decoder(
             engine,
             ReplayStates.of(tiny_ternary_bundle),
@@ -164,7 +180,7 @@ def test_sampling_is_not_staged(
         )
         decoder.prefill(TOKENS[:5])
         assert sum(len(each.tokens) for each in decoder.iterations(30)) == 25
-        assert staged == [0]
+        assert staged["known"] > 0 and staged["drafted"] == 0
 
 
 def test_ar_runs_one_step_ahead(
@@ -187,10 +203,10 @@ def test_ar_runs_one_step_ahead(
         want = reply(engine)
     with opened(bundle) as engine:
         first = engine.segment
-        begun = counted_steps(engine, monkeypatch)
+        staged = staged_windows(engine, monkeypatch)
         assert reply(engine) == want
         assert engine.segment > first
-        assert begun == {"plain": 2, "staged": 58}  # the first, and the first of a new buffer
+        assert staged == {"known": 2, "drafted": 58}  # the first, and the first of a new buffer
         assert decode(engine, bundle, ar, 1) == decode(engine, bundle, ar, 2)[:1]
 
 
@@ -215,20 +231,3 @@ def test_a_step_ahead_that_nobody_wants(bundle: Bundle, opened: Open) -> None:
         assert decoder.steps["verify"] > 20
         assert reply(prompt, 5) == want[:5]
         assert reply(other, 9) == wanted
-
-
-def counted_steps(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    begun = {"staged": 0, "plain": 0}
-    start, staged = engine.start, engine.start_staged
-
-    def count_start(state: ReplayState, window: Window) -> StepOutput:
-        begun["plain"] += 1
-        return start(state, window)
-
-    def count_staged(step: _StagedStep) -> StepOutput:
-        begun["staged"] += 1
-        return staged(step)
-
-    monkeypatch.setattr(engine, "start", count_start)
-    monkeypatch.setattr(engine, "start_staged", count_staged)
-    return begun

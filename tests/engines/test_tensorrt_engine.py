@@ -26,7 +26,7 @@ from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines import gpu_weights
-from bitmtp_edge.engines.base import DraftedWindow, Engine, NotBuilt, ReplayState
+from bitmtp_edge.engines.base import Engine, NotBuilt, ReplayState, StagedWindow
 from bitmtp_edge.engines.cpu import CpuEngine
 from bitmtp_edge.engines.pycuda_device import PycudaDevice
 from bitmtp_edge.engines.tensorrt import TensorRTEngine
@@ -168,7 +168,7 @@ def test_nothing_runs_before_it_is_waited_for(built_ternary: Bundle, board: Boar
         want = cpu.replay(verify, whole)
 
         output = engine.start(draft, window)
-        staged = engine.stage(verify, DraftedWindow(TOKENS[:1], 0, output, 4, 5))
+        staged = engine.stage(verify, StagedWindow(TOKENS[:1], 0, output, 4, 5))
         assert staged is not None and board.plugins.staged == 1
         assert board.gpu.launches == 0
         got = staged.start()

@@ -23,7 +23,7 @@ from bitmtp_edge.decode.policies import (
 )
 from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.window import causal_window
-from bitmtp_edge.engines.base import DraftedWindow, Engine, ReplayState
+from bitmtp_edge.engines.base import Engine, ReplayState, StagedWindow
 from bitmtp_edge.engines.cuda import CudaEngine
 from bitmtp_edge.engines.pycuda_device import PycudaDevice
 from bitmtp_edge.engines.tensorrt import TensorRTEngine
@@ -126,7 +126,7 @@ def test_a_staged_window(tensorrt: None, board_bundle: Bundle) -> None:
         window = causal_window([TOKENS[0], -1, -1, -1], 0, (), draft.width, 4, draft.outputs)
         for _ in range(3):
             output = engine.start(draft, window)
-            staged = engine.stage(verify, DraftedWindow(TOKENS[:1], 0, output, 4, 5))
+            staged = engine.stage(verify, StagedWindow(TOKENS[:1], 0, output, 4, 5))
             assert staged is not None
             got = staged.start()
             ids = [TOKENS[0], *(int(token) for token in output.token_ids[:4, 0])]

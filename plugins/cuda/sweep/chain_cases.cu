@@ -67,18 +67,18 @@ void stage_cases(Report &report) {
     }
     const int32_t used = static_cast<int32_t>(want_ids.size()), M = used + random.integer(0, 1) * random.integer(0, 40);
     const int32_t heads = random.integer(1, used), h = heads + random.integer(0, 3), history = random.integer(0, 30000), words = (M + 31) / 32;
-    const int32_t kv4_history = random.integer(0, history);
+    const int32_t kv4_history = random.integer(0, history), two_way = random.integer(0, 1) * random.integer(0, used);
     std::vector<int32_t> want_positions(M, history), want_mask(static_cast<size_t>(M) * words), want_slots(h);
     want_ids.resize(M, 0);
     for (int32_t m = 0; m < M; ++m) {
       if (m < used) want_positions[m] = history + m;
       for (int32_t j = 0; j < M; ++j)
-        if (m < used ? j <= m : j == m) want_mask[m * words + j / 32] = static_cast<int32_t>(static_cast<uint32_t>(want_mask[m * words + j / 32]) | 1u << (j % 32));
+        if (m < used ? j <= m || (j < used && m >= used - two_way) : j == m) want_mask[m * words + j / 32] = static_cast<int32_t>(static_cast<uint32_t>(want_mask[m * words + j / 32]) | 1u << (j % 32));
     }
     for (int32_t s = 0; s < h; ++s) want_slots[s] = used - heads + std::min(s, heads - 1);
     const DeviceOutput<int32_t> ids(M), positions(M), mask(want_mask.size()), slots(h), length(1), kv4(1);
     const bitmtp_stage_args args{prefix.data(), pointers.data(), rows.data(), ids.data(), positions.data(), mask.data(), slots.data(), length.data(), kv4.data(),
-                                 history, kv4_history, prefix_rows, count, top_k, M, h, heads};
+                                 history, kv4_history, prefix_rows, count, top_k, M, h, heads, two_way};
     require(bitmtp_cuda_stage(&args, nullptr), "stage");
     finish();
     bool intact[6] = {};

@@ -212,14 +212,14 @@ int32_t bitmtp_cuda_promote(const bitmtp_kv_plane *planes, int32_t count, int64_
 
 enum { BITMTP_STAGE_TOKENS = 64, BITMTP_STAGE_OUTPUTS = 16 };
 
-/* The causal window of `prefix` and the drafts after it, which are the first tokens of outputs that the host has not read. */
+/* The causal window of `prefix` and the drafts after it, which are the first tokens of outputs that the host need not have read. */
 typedef struct bitmtp_stage_args {
   const int32_t *prefix;         /* [prefix_rows], on the host */
   const int32_t *const *outputs; /* [output_count], on the host: steps' token_ids on the device, each int32[rows, top_k] */
   const int32_t *output_rows;    /* [output_count], on the host: the leading rows of each that are drafts */
   int32_t *token_ids;            /* [M]: prefix, drafts, and token 0 in spare slots */
   int32_t *positions;            /* [M]: history, history + 1, ..; `history` in spare slots */
-  int32_t *mask;                 /* [M, ceil(M/32)]: causal; a spare slot sees itself alone */
+  int32_t *mask;                 /* [M, ceil(M/32)]: causal, but for two_way; a spare slot sees itself alone */
   int32_t *head_slots;           /* [h]: the last `heads` rows, then the last one again */
   int32_t *history_length;       /* [1] */
   int32_t *kv4_length;           /* [1] */
@@ -230,7 +230,8 @@ typedef struct bitmtp_stage_args {
   int32_t top_k;
   int32_t M;
   int32_t h;
-  int32_t heads; /* 1 .. min(h, rows) */
+  int32_t heads;   /* 1 .. min(h, rows) */
+  int32_t two_way; /* 0 .. rows: the last rows, which also see each other */
 } bitmtp_stage_args;
 
 int32_t bitmtp_cuda_stage(const bitmtp_stage_args *args, void *stream);
