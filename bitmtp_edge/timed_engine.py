@@ -63,10 +63,13 @@ class TimedEngine(Engine):
         return self._timed(self.inner.start(state, window), took)
 
     def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep | None:
-        if isinstance(window.drafts, _TimedOutput):
-            window = window._replace(drafts=window.drafts.inner)
-        staged = self.inner.stage(state, window)
+        staged = self.inner.stage(state, _inner(window))
         return None if staged is None else _TimedStep(self, state, staged)
+
+    def start_staged(self, state: ReplayState, window: StagedWindow) -> StepOutput | None:
+        took = self._begun(state)
+        output = self.inner.start_staged(state, _inner(window))
+        return None if output is None else self._timed(output, took)
 
     def promote(self, rows: Sequence[int], at: int) -> None:
         self.inner.promote(rows, at)
@@ -107,6 +110,13 @@ class _TimedOutput(PendingOutput):
 
         super().__init__(wait)
         object.__setattr__(self, "inner", inner)
+
+
+def _inner(window: StagedWindow) -> StagedWindow:
+    """``window`` as the engine inside knows it."""
+    if isinstance(window.drafts, _TimedOutput):
+        return window._replace(drafts=window.drafts.inner)
+    return window
 
 
 class _TimedStep(StagedStep):

@@ -224,10 +224,9 @@ def run_steps(engine: Engine, state: ReplayState, history: int) -> int:
     output = engine.start(state, window)
     done = 1
     while (state.role, state.width) == ("verify", 1) and done <= AHEAD:
-        staged = engine.stage(state, StagedWindow((), history, output, 1, heads=1))
-        if staged is None:
+        following = engine.start_staged(state, StagedWindow((), history, output, 1, heads=1))
+        if following is None:
             break
-        following = staged.start()
         _ = output.token_ids  # waits
         output = following
         done += 1

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bitmtp_edge.decode.policies import Policy
 from bitmtp_edge.decode.replay_states import ReplayStates
@@ -41,8 +42,7 @@ from bitmtp_edge.engines.base import (
 from bitmtp_edge.errors import SettingError, UserError
 
 
-@dataclass(frozen=True)
-class Iteration:
+class Iteration(NamedTuple):
     """What one iteration committed.
 
     tokens: the committed tokens. drafted: tokens proposed. confident: h, how many of these, from
@@ -61,12 +61,11 @@ class Iteration:
 
 @dataclass(frozen=True)
 class _Ahead:
-    """A verify step whose ``window`` the engine made before anybody read its drafts. output: None
-    until it begins."""
+    """A verify step whose ``window`` the engine made before anybody read its drafts, and its output
+    where it has begun."""
 
     window: StagedWindow
-    step: StagedStep
-    output: StepOutput | None
+    step: StagedStep | StepOutput
 
     def is_of(self, start: int, tokens: list[int], heads: int) -> bool:
         """Whether it is the step of ``tokens`` behind ``start`` rows."""
@@ -175,9 +174,10 @@ class Decoder:
         self.steps[role] += 1
         tokens, logits = self.prefix.tokens, self.choice.logits
         known = [*tokens[start:], *following[max(0, start - len(tokens)) :]]
-        staged = self._stage(role, StagedWindow(known, start, None, 0, heads, kv4_length, two_way))
-        if staged is not None:
-            return staged.start()
+        made = StagedWindow(known, start, None, 0, heads, kv4_length, two_way)
+        output = self._start(role, made)
+        if output is not None:
+            return output
         state, window = self._window(
             role, tokens, start, following, heads, kv4_length, two_way, logits
         )
@@ -185,13 +185,11 @@ class Decoder:
 
     def draft_behind(self, output: StepOutput, kv4_length: int = 0) -> StepOutput | None:
         """Begins the draft step of the one token that ``output`` gives, before anybody reads it.
-        None where a step cannot be staged: see :meth:`_stage`."""
+        None where it cannot: see :meth:`_start`."""
         window = StagedWindow((), self.prefix.drafted, output, 1, 1, kv4_length)
-        staged = self._stage("draft", window)
-        if staged is None:
-            return None
-        self.steps["draft"] += 1
-        return staged.start()
+        following = self._start("draft", window)
+        self.steps["draft"] += following is not None
+        return following
 
     def stage_verify(self, drafts: Sequence[int], output: StepOutput, count: int) -> None:
         """Has the engine prepare the verify step of ``drafts`` and the ``count`` more that
@@ -200,14 +198,19 @@ class Decoder:
         start = self.prefix.verify_start
         known = [*self.prefix.tokens[start:], *drafts]
         window = StagedWindow(known, start, output, count, heads=len(drafts) + count + 1)
-        self._prepare(window, begin=self.policy.verifies_all)
+        if self.policy.verifies_all:
+            self._keep(window, self._start("verify", window))
+        elif not self._made_by_host(window):
+            state = self._state("verify", window.rows, window.heads)
+            self._keep(window, self.engine.stage(state, window))
 
     def run_ahead(self, output: StepOutput) -> None:
         """Has the engine begin the AR step of the token that ``output`` gives, before anybody reads
         it, where there is room. Rows of all other tokens must lie in history."""
         rows = len(self.prefix.tokens)
         if rows < self.engine.segment:
-            self._prepare(StagedWindow((), rows, output, 1, heads=1), begin=True)
+            window = StagedWindow((), rows, output, 1, heads=1)
+            self._keep(window, self._start("verify", window))
 
     def verify_step(self, drafts: Sequence[int]) -> StepOutput:
         """The output of the verify step of the tokens as they are and of ``drafts``, which may have
@@ -217,22 +220,24 @@ class Decoder:
         if ahead is None or not ahead.is_of(start, [*self.prefix.tokens[start:], *drafts], heads):
             return self.step("verify", start, drafts, heads)
         self.steps["verify"] += 1
-        return ahead.step.start() if ahead.output is None else ahead.output
+        return ahead.step.start() if isinstance(ahead.step, StagedStep) else ahead.step
 
-    def _prepare(self, window: StagedWindow, begin: bool) -> None:
-        staged = self._stage("verify", window)
-        if staged is not None:
-            self._ahead = _Ahead(window, staged, staged.start() if begin else None)
+    def _keep(self, window: StagedWindow, step: StagedStep | StepOutput | None) -> None:
+        self._ahead = None if step is None else _Ahead(window, step)
 
-    def _stage(self, role: Role, window: StagedWindow) -> StagedStep | None:
+    def _start(self, role: Role, window: StagedWindow) -> StepOutput | None:
         """None from an engine that does not stage, where sampling draws the drafts, and under
         ``check``, which wants to see every window."""
         self._ahead = None  # its rows go
-        logits = self.choice.logits
-        if self._check or (logits and window.taken):
+        if self._made_by_host(window):
             return None
-        state = self.states.state(role, window.rows, window.heads, self.engine.segment, logits)
-        return self.engine.stage(state, window)
+        return self.engine.start_staged(self._state(role, window.rows, window.heads), window)
+
+    def _made_by_host(self, window: StagedWindow) -> bool:
+        return self._check or (self.choice.logits and window.taken > 0)
+
+    def _state(self, role: Role, rows: int, heads: int) -> ReplayState:
+        return self.states.state(role, rows, heads, self.engine.segment, self.choice.logits)
 
     def promote_draft(self, rows: int) -> None:
         """Keeps the first rows of the last draft step as tentative history, for later drafts."""

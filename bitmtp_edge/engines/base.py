@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -79,10 +78,13 @@ class PendingOutput(StepOutput):
     def __init__(self, wait: Callable[[], StepOutput]) -> None:
         object.__setattr__(self, "_wait", wait)
 
-    @cached_property
+    @property
     def _output(self) -> StepOutput:
-        wait: Callable[[], StepOutput] = self.__dict__["_wait"]
-        return wait()
+        own = self.__dict__
+        output: StepOutput | None = own.get("_ended")
+        if output is None:
+            output = own["_ended"] = own["_wait"]()
+        return output
 
     @property
     def token_ids(self) -> NDArray[np.int32]:
@@ -155,6 +157,11 @@ class Engine(ABC):
         verifier preparation). None from an engine that makes such a window on the host alone.
         ValueError for one that is none of ``state``."""
         return None
+
+    def start_staged(self, state: ReplayState, window: StagedWindow) -> StepOutput | None:
+        """:meth:`stage` and the start of that step at once."""
+        staged = self.stage(state, window)
+        return None if staged is None else staged.start()
 
     @abstractmethod
     def promote(self, rows: Sequence[int], at: int) -> None:

@@ -111,8 +111,10 @@ class CudaDevice(GpuDevice):
         mark.record(self._stream)
 
     def await_mark(self, mark: Any) -> None:
-        with _told("a step"):
+        try:  # every step comes by here
             mark.synchronize()
+        except RuntimeError as error:
+            raise _failed("a step", error) from None
 
     def timed(self, calls: Sequence[Callable[[], None]]) -> list[int]:
         """Enqueues ``calls``, waits, and gives the nanoseconds that the device spent on each."""
@@ -152,7 +154,11 @@ def _told(subject: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise UserError(f"{subject} failed on the GPU: {_first_line(error)}") from None
+        raise _failed(subject, error) from None
+
+
+def _failed(subject: str, error: RuntimeError) -> UserError:
+    return UserError(f"{subject} failed on the GPU: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

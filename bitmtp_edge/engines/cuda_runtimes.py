@@ -18,8 +18,8 @@ from .runtimes import Runtime
 class HostPreparedEngine(CudaEngine):
     """Every window is made on the host."""
 
-    def stage(self, state: ReplayState, window: StagedWindow) -> None:
-        return None
+    def _make(self, state: ReplayState, window: StagedWindow) -> bool:
+        return False
 
 
 class PrivateKVEngine(CudaEngine):

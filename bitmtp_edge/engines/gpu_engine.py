@@ -141,19 +141,32 @@ class GpuEngine(Engine):
             return self._pending(self._begin(state, window))
 
     def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep | None:
+        with self._turn, self._current:
+            if not self._make(state, window):
+                return None
+            self._staged = staged = _StagedStep(self, state)
+            return staged
+
+    def start_staged(self, state: ReplayState, window: StagedWindow) -> StepOutput | None:
+        with self._turn, self._current:
+            if not self._make(state, window):
+                return None
+            return self._pending(self._begin(state, None))
+
+    def _make(self, state: ReplayState, window: StagedWindow) -> bool:
+        """Enqueues the making of a window; False where that is left to the host."""
         if len(window.prefix) > abi.STAGE_TOKENS:
-            return None
+            return False
         rows, heads = window.rows, window.heads
         if not 0 <= window.two_way <= rows <= state.width:
             raise ValueError(f"{rows} rows are no window of {state}")
         if not 1 <= heads <= min(rows, state.outputs):
             raise ValueError(f"{heads} outputs of {rows} rows do not fit {state}")
-        with self._turn, self._current:
-            drafts = self._last_tokens(window) if window.taken else None
-            self._plan(state)  # refuses a state that is not to be had
-            self._inputs.stage(state, window, drafts)
-            self._staged = staged = _StagedStep(self, state)
-            return staged
+        drafts = self._last_tokens(window) if window.taken else None
+        self._plan(state)  # refuses a state that is not to be had
+        self._staged = None
+        self._inputs.stage(state, window, drafts)
+        return True
 
     def _last_tokens(self, window: StagedWindow) -> DeviceArray:
         """Where the last step has the tokens that the window takes."""
@@ -164,7 +177,7 @@ class GpuEngine(Engine):
             raise ValueError(f"{window.taken} drafts are no rows of {last.plan.state}")
         return last.plan.outputs.tensors["next_token_ids"]
 
-    def start_staged(self, staged: _StagedStep) -> StepOutput:
+    def start_step(self, staged: _StagedStep) -> StepOutput:
         """Starts the step whose window was staged last. ValueError for another one."""
         with self._turn, self._current:
             if self._staged is not staged:
@@ -277,4 +290,4 @@ class _StagedStep(StagedStep):
         self.state = state
 
     def start(self) -> StepOutput:
-        return self._engine.start_staged(self)
+        return self._engine.start_step(self)

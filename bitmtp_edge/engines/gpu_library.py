@@ -22,7 +22,7 @@ STEP_FUNCTIONS: Functions = {
     "bitmtp_cuda_abi_version": (c_int32, ()),
     "bitmtp_cuda_promote": (
         c_int32,
-        (POINTER(abi.KVPlane), c_int32, c_int64, POINTER(c_int32), c_int32, c_int64, c_void_p),
+        (c_void_p, c_int32, c_int64, c_void_p, c_int32, c_int64, c_void_p),
     ),
     "bitmtp_cuda_stage": (c_int32, (c_void_p, c_void_p)),
     "bitmtp_cuda_send": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),

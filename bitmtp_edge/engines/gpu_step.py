@@ -110,7 +110,7 @@ class StepOutputBlock:
         self._stream = stream
         self._block = block
         self._hosts = hosts
-        self._arrays = [host_arrays(host, specs, offsets) for host in hosts]
+        self._arrays = [tuple(host_arrays(host, specs, offsets).values()) for host in hosts]
         self.tensors = {name: array for name, (_, array) in placed(block, specs, offsets).items()}
 
     def fetch(self, turn: int) -> None:
@@ -119,4 +119,4 @@ class StepOutputBlock:
 
     def output(self, turn: int) -> StepOutput:
         """The outputs that were fetched in ``turn``, as the caller's own arrays."""
-        return StepOutput(*(array.copy() for array in self._arrays[turn].values()))
+        return StepOutput(*[array.copy() for array in self._arrays[turn]])

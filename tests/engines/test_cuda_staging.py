@@ -18,7 +18,6 @@ from bitmtp_edge.decode.sampling import SamplingParams
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
     ReplayState,
-    StagedStep,
     StagedWindow,
 )
 from bitmtp_edge.engines.cuda import CudaEngine
@@ -87,14 +86,14 @@ def test_what_cannot_be_staged(engine: CudaEngine) -> None:
 def staged_windows(engine: CudaEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Counts the windows that are staged from now on: of known tokens, and with drafts."""
     staged = {"known": 0, "drafted": 0}
-    stage = engine.stage
+    make = engine._make
 
-    def counted(state: ReplayState, window: StagedWindow) -> StagedStep | None:
-        found = stage(state, window)
-        staged["drafted" if window.taken else "known"] += found is not None
-        return found
+    def counted(state: ReplayState, window: StagedWindow) -> bool:
+        made = make(state, window)
+        staged["drafted" if window.taken else "known"] += made
+        return made
 
-    monkeypatch.setattr(engine, "stage", counted)
+    monkeypatch.setattr(engine, "_make", counted)
     return staged
 
 
@@ -142,7 +141,7 @@ def test_nested_drafts_begin_before_their_token_is_read(
     policy = NestedSelfSpeculation(gamma, kv4_from, recent_n=4)
     with opened(tiny_bundle) as engine:
         with monkeypatch.context() as plain:
-            plain.setattr(engine, "stage", lambda *arguments: None)
+            plain.setattr(engine, "_make", lambda *arguments: False)
             want = decode(engine, tiny_bundle, policy, 50)
         staged = staged_windows(engine, monkeypatch)
         decoder = Decoder(engine, ReplayStates.of(tiny_bundle), policy)
@@ -160,7 +159,7 @@ def test_decoding_stages_and_commits_the_same(
 ) -> None:
     with opened(tiny_ternary_bundle) as engine:
         with monkeypatch.context() as plain:
-            plain.setattr(engine, "stage", lambda *arguments: None)
+            plain.setattr(engine, "_make", lambda *arguments: False)
             want = decode(engine, tiny_ternary_bundle, policy, 50)
         staged = staged_windows(engine, monkeypatch)
         assert decode(engine, tiny_ternary_bundle, policy, 50) == want
@@ -199,7 +198,7 @@ def test_ar_runs_one_step_ahead(
         return decoder.prefix.tokens[len(prompt) :]
 
     with opened(bundle) as engine, monkeypatch.context() as plain:
-        plain.setattr(engine, "stage", lambda *arguments: None)
+        plain.setattr(engine, "_make", lambda *arguments: False)
         want = reply(engine)
     with opened(bundle) as engine:
         first = engine.segment
