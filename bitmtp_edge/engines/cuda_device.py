@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -42,12 +42,15 @@ class CudaDevice(GpuDevice):
             self.capability = torch.cuda.get_device_capability(self.index)
             uuid = getattr(torch.cuda.get_device_properties(self.index), "uuid", None)
             self.uuid = None if uuid is None else f"GPU-{uuid}"
+            self._only = torch.cuda.device_count() == 1
             self._stream = torch.cuda.Stream(self.index)
         except RuntimeError as error:
             raise UserError(f"the CUDA device does not start: {_first_line(error)}") from None
         self.stream = self._stream.cuda_stream
 
     def current(self) -> AbstractContextManager[None]:
+        if self._only:  # PyTorch takes a microsecond to tell what is current
+            return nullcontext()
         return _Current(self._torch.cuda, self.index)
 
     @contextmanager

@@ -40,6 +40,7 @@ def fake_torch(built_for: str | None = "13.0", **changes: Any) -> SimpleNamespac
     cuda = {
         "is_available": lambda: True,
         "current_device": lambda: 0,
+        "device_count": lambda: 1,
         "get_device_name": lambda _: "Fake 4000",
         "get_device_capability": lambda _: (8, 9),
         "get_device_properties": lambda _: SimpleNamespace(),  # an old release has no uuid there
@@ -189,6 +190,14 @@ def test_another_device_that_is_current_is_again_afterwards() -> None:
     with current, current:
         assert seen == [3, 1]
     assert seen == [3, 1, 3]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_only_device_is_current_without_a_question(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(device_count=lambda: count))
+    assert isinstance(CudaDevice().current(), _Current) is (count > 1)
 
 
 def test_a_capture_that_is_interrupted_as_it_begins_is_ended() -> None:
