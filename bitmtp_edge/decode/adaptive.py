@@ -185,9 +185,9 @@ class Adaptive(PolicyAround):
     def plain_next(self) -> bool:
         return self._now == AR and self._since < self._due
 
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
+    def begin(self, decoder: Decoder, count: int) -> StepOutput:
         decoder.states = self._states[self._now.block]
-        return self.policy.draft(decoder, count)
+        return self.policy.begin(decoder, count)
 
     def confident(self, drafts: Drafts) -> int | None:
         if not self._judged:

@@ -3,7 +3,7 @@
 One iteration, :func:`iterate`:
 
     q      = tokens[drafted:]                             pending; the last of them is the anchor
-    d      = policy.draft(...)                            after q: rows in the draft role
+    d      = policy.begin(...), policy.draft(...)         after q: rows in the draft role
     h      = how many drafts in a row are confident
     commits of h that the policy takes unverified:
              tokens += d[:h]                              pending for the next draft step
@@ -15,7 +15,8 @@ One iteration, :func:`iterate`:
 
 With no drafts that is an autoregressive step. A step that is sure to follow begins before the
 tokens that it is made of are read, on an engine that has such windows made: another draft step, the
-verify step, or behind an autoregressive step the next one, in vain only where the reply ends there.
+verify step, or behind an autoregressive step the next one. And the first draft step of an iteration
+begins before whoever asked for the one before has it. In vain only where the reply ends there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from bitmtp_edge.decode.state import AcceptedPrefix
 from bitmtp_edge.decode.window import causal_window
 from bitmtp_edge.engines.base import (
     Engine,
+    PendingOutput,
     ReplayState,
     Role,
     StagedStep,
@@ -77,6 +79,16 @@ class _Ahead:
         return [*window.prefix, *drafts] == tokens
 
 
+class _Begun(NamedTuple):
+    """An iteration of ``planned`` drafts, whose first draft step, if it has one, has begun. room:
+    for how many the limit leaves room. first: output of that step."""
+
+    policy: Policy
+    room: int
+    planned: int
+    first: StepOutput | None
+
+
 class Decoder:
     """Decodes one sequence, turn after turn, on one engine that nothing else drives.
 
@@ -116,6 +128,8 @@ class Decoder:
         self.steps: dict[Role, int] = {"draft": 0, "verify": 0}
         self._check = check
         self._ahead: _Ahead | None = None
+        self._begun: _Begun | None = None
+        self._waits = True  # whether a step has ended when the engine says that it began
 
     def prefill(
         self, prompt_ids: Sequence[int], progress: Callable[[int, int], None] | None = None
@@ -150,11 +164,28 @@ class Decoder:
         limit = min(limit, self.context)
         self._catch_up()
         while len(self.prefix.tokens) < limit:
-            yield iterate(self, limit)
+            iteration = iterate(self, limit)
+            if not self._waits and len(self.prefix.tokens) < limit:
+                self._begun = begin(self, limit)
+            yield iteration
+
+    def take_begun(self) -> _Begun | None:
+        """The iteration that has begun, if the policy is still the one that began it."""
+        if self._begun is not None and self._begun.policy is not self.policy:
+            self._drop_begun()
+        begun, self._begun = self._begun, None
+        return begun
+
+    def _drop_begun(self) -> None:
+        """What nobody will ask for is no step."""
+        begun, self._begun = self._begun, None
+        self._ahead = None
+        if begun is not None and begun.first is not None:
+            self.steps["draft"] -= 1
 
     def truncate(self, length: int) -> None:
         """Stops the sequence at ``length`` tokens, if it has more."""
-        self._ahead = None
+        self._drop_begun()
         self.prefix.truncate(length)
 
     def step(
@@ -176,12 +207,13 @@ class Decoder:
         known = [*tokens[start:], *following[max(0, start - len(tokens)) :]]
         made = StagedWindow(known, start, None, 0, heads, kv4_length, two_way)
         output = self._start(role, made)
-        if output is not None:
-            return output
-        state, window = self._window(
-            role, tokens, start, following, heads, kv4_length, two_way, logits
-        )
-        return self.engine.start(state, window)
+        if output is None:
+            state, window = self._window(
+                role, tokens, start, following, heads, kv4_length, two_way, logits
+            )
+            output = self.engine.start(state, window)
+        self._waits = not isinstance(output, PendingOutput)
+        return output
 
     def draft_behind(self, output: StepOutput, kv4_length: int = 0) -> StepOutput | None:
         """Begins the draft step of the one token that ``output`` gives, before anybody reads it.
@@ -287,7 +319,7 @@ class Decoder:
 
     def _catch_up(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Prefill: verify steps over all pending tokens but the last; outputs unread."""
-        self._ahead = None
+        self._drop_begun()
         prefix = self.prefix
         total = len(prefix.tokens) - 1
         prefix.drop_tentative()
@@ -303,13 +335,20 @@ class Decoder:
                 progress(done + rows, total)
 
 
-def iterate(decoder: Decoder, limit: int) -> Iteration:
-    """One iteration of decoding, to at most ``limit`` tokens: draft, then commit or verify."""
+def begin(decoder: Decoder, limit: int) -> _Begun:
+    """Begins an iteration, which ends at no more than ``limit`` tokens."""
     policy, n = decoder.policy, len(decoder.prefix.tokens)
     room = limit - n - 1
     count = policy.plan(decoder, room)
     decoder.reserve(n + count)
-    drafts = policy.draft(decoder, count) if count else Drafts()
+    return _Begun(policy, room, count, policy.begin(decoder, count) if count else None)
+
+
+def iterate(decoder: Decoder, limit: int) -> Iteration:
+    """One iteration of decoding, to at most ``limit`` tokens: draft, then commit or verify."""
+    policy, room, count, first = decoder.take_begun() or begin(decoder, limit)
+    n = len(decoder.prefix.tokens)
+    drafts = Drafts() if first is None else policy.draft(decoder, count, first)
     confident = policy.confident(drafts)
     accepted = policy.unverified(confident) if count else 0
     verified = accepted == 0 or not decoder.can_postpone(accepted)

@@ -65,8 +65,13 @@ class Policy(ABC):
         return min(self.max_drafts, most)
 
     @abstractmethod
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
-        """``count``, 1 .. ``max_drafts``, tokens that may follow ``decoder.prefix.tokens``."""
+    def begin(self, decoder: Decoder, count: int) -> StepOutput:
+        """Starts the first draft step of an iteration of ``count`` drafts, 1 .. ``max_drafts``."""
+
+    @abstractmethod
+    def draft(self, decoder: Decoder, count: int, first: StepOutput) -> Drafts:
+        """``count`` tokens that may follow ``decoder.prefix.tokens``. first: what :meth:`begin`
+        started."""
 
     @property
     def verifies_all(self) -> bool:
@@ -125,8 +130,11 @@ class PolicyAround(Policy):
     def check(self, states: ReplayStates) -> None:
         self.policy.check(states)
 
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
-        return self.policy.draft(decoder, count)
+    def begin(self, decoder: Decoder, count: int) -> StepOutput:
+        return self.policy.begin(decoder, count)
+
+    def draft(self, decoder: Decoder, count: int, first: StepOutput) -> Drafts:
+        return self.policy.draft(decoder, count, first)
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,10 @@ class AutoRegressive(Policy):
     def check(self, states: ReplayStates) -> None:
         states.width("verify", 1, 1)
 
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
+    def begin(self, decoder: Decoder, count: int) -> StepOutput:
+        raise ValueError("policy ar has no draft step")
+
+    def draft(self, decoder: Decoder, count: int, first: StepOutput) -> Drafts:
         return Drafts()
 
 
@@ -172,10 +183,12 @@ class NestedSelfSpeculation(Policy):
         states.width("draft", 1, 1)
         states.width("verify", self.gamma + 1, self.gamma + 1)
 
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
-        drafts = Drafts()
+    def begin(self, decoder: Decoder, count: int) -> StepOutput:
         decoder.fit_pending(1)
-        output = self._step(decoder, drafts)
+        return self._step(decoder, Drafts())
+
+    def draft(self, decoder: Decoder, count: int, first: StepOutput) -> Drafts:
+        drafts, output = Drafts(), first
         for _ in range(count - 1):
             decoder.promote_draft(1)  # the row of the token before, for the next step to read
             following = decoder.draft_behind(output, self._kv4_length(decoder))
@@ -233,21 +246,23 @@ class BlockPolicy(Policy):
         states.width("draft", self.block, self.block)
         states.width("verify", self.block + 1, self.block + 1)
 
-    def draft(self, decoder: Decoder, count: int) -> Drafts:
-        prefix, states = decoder.prefix, decoder.states
+    def begin(self, decoder: Decoder, count: int) -> StepOutput:
+        states = decoder.states
         # Masks that see each other both ways were trained in whole blocks.
         size = self.block if states.full_blocks else count
         decoder.fit_pending(states.draft_widths[-1] - size + 1)
         two_way = size - 1 if states.full_blocks else 0
-        output = decoder.step(
-            "draft", prefix.drafted, states.mask_ids(size - 1), size, two_way=two_way
-        )
+        masks = states.mask_ids(size - 1)
+        return decoder.step("draft", decoder.prefix.drafted, masks, size, two_way=two_way)
+
+    def draft(self, decoder: Decoder, count: int, first: StepOutput) -> Drafts:
+        prefix = decoder.prefix
         decoder.promote_draft(len(prefix.tokens) - prefix.drafted)
-        if states.draft_rows_final:
+        if decoder.states.draft_rows_final:
             prefix.settle()
-        decoder.stage_verify((), output, count)
+        decoder.stage_verify((), first, count)
         drafts = Drafts()
-        decoder.choice.draw(output, count, drafts)
+        decoder.choice.draw(first, count, drafts)
         return drafts
 
 

@@ -114,7 +114,7 @@ class StopScanner:
             self._finish("stop")
             return
         self._ids.append(index)
-        self._held += self._detokenizer.push([index])
+        self._held += self._detokenizer.push_one(index)
         if not self._cut_at_stop_string() and len(self._ids) == self._limit:
             self._finish("length")
 
@@ -125,6 +125,8 @@ class StopScanner:
             self._reason = reason
 
     def _cut_at_stop_string(self) -> bool:
+        if not self._stop_strings:
+            return False
         found = [
             (start + len(text), start, text)
             for text in self._stop_strings

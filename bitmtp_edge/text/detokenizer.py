@@ -32,7 +32,7 @@ class IncrementalDetokenizer:
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that became final with these ids; the start of a character is held."""
-        return "".join([self._push_one(index) for index in ids])
+        return "".join([self.push_one(index) for index in ids])
 
     def flush(self) -> str:
         """End the stream: U+FFFD if it ends inside a character, else nothing."""
@@ -41,7 +41,8 @@ class IncrementalDetokenizer:
         self._close_tokens()
         return text
 
-    def _push_one(self, index: int) -> str:
+    def push_one(self, index: int) -> str:
+        """As :meth:`push` of one id."""
         data = b"" if index in self._skipped else self._tokenizer.token_bytes(index)
         if self._at_start and data:
             self._at_start = False

@@ -24,7 +24,7 @@ from bitmtp_edge.decode.sampling import Drafts, SamplingParams
 from bitmtp_edge.engines.base import visible_slots
 from bitmtp_edge.errors import UserError
 
-from .fake_engines import HashEngine
+from .fake_engines import HashEngine, StagingEngine
 from .oracle import Model, Oracle
 from .test_lossless_loop import SEGMENTS, interrupt_at, play, random_prompt
 
@@ -79,7 +79,8 @@ def play_policy(policy: BlockPolicy, states: ReplayStates, draw: random.Random, 
 
     Returns how many iterations were compared.
     """
-    engine = HashEngine(states, noise=draw.choice((0, 1, 2, 4, 16)))
+    kind = draw.choice((HashEngine, StagingEngine))
+    engine = kind(states, noise=draw.choice((0, 1, 2, 4, 16)))
     decoder = Decoder(engine, states, policy, check=check)
     compared = 0
     for _ in range(draw.randint(1, 3)):
@@ -136,7 +137,7 @@ def test_lossless_policies_equal_autoregressive(block: int) -> None:
             force_reject(random_policy(draw, draw.choice(("confidence", "hybrid")), block)),
             force_reject(SpeculativeOnly(block)),
         )
-        play(seed, draw.choice(policies), states, draw)
+        play(seed, draw.choice(policies), states, draw, draw.choice((HashEngine, StagingEngine)))
 
 
 def final_states(**changes: object) -> ReplayStates:
@@ -245,7 +246,7 @@ def test_the_window_of_a_block() -> None:
         decoder.prefill([7, 8, 9])
         decoder.prefix.verified = decoder.prefix.drafted = 1  # two pending tokens
         engine.replayed.clear()
-        decoder.policy.draft(decoder, 4)
+        decoder.policy.begin(decoder, 4)
         ((_, window),) = engine.replayed
         assert window.token_ids.tolist() == [8, 9, -1, -2, -3]
         assert window.positions.tolist() == [1, 2, 3, 4, 5]

@@ -173,6 +173,28 @@ def test_what_runs_while_an_output_is_read(policy: Policy, looks: list[tuple[str
     assert engine.looks == looks
 
 
+@pytest.mark.parametrize(
+    "policy", [NestedSelfSpeculation(3), SpeculativeOnly(4), Hybrid(4, 0.5, 2)]
+)
+def test_an_iteration_begins_before_the_one_before_is_given(policy: Policy) -> None:
+    """Where a step need not be waited for. One that nobody asks for is not counted."""
+    for kind, ahead in ((StagingEngine, 1), (HashEngine, 0)):
+        states = ReplayStates((64,), (1, 4, 8), (1, 4, 5, 10), 8, 64, mask_embeddings=1)
+        engine = kind(states)
+        decoder = Decoder(engine, states, policy)
+        decoder.prefill([3, 1, 4, 1, 5])
+        begun = len(engine.replayed) - sum(decoder.steps.values())
+        iterations = decoder.iterations(40)
+        next(iterations)
+        assert len(engine.replayed) - sum(decoder.steps.values()) == begun
+        assert (engine.replayed[-1][0].role == "draft") is bool(ahead)
+        decoder.truncate(len(decoder.prefix.tokens))
+        assert len(engine.replayed) - sum(decoder.steps.values()) == begun + ahead
+        for _ in iterations:
+            pass
+        assert len(engine.replayed) - sum(decoder.steps.values()) == begun + ahead
+
+
 def test_policies_take_turns_on_one_sequence() -> None:
     states = ReplayStates(SEGMENTS, (1,), (1, 3, 6), 8, 64)
     engine = HashEngine(states)
@@ -257,5 +279,5 @@ def test_kv4_drafting_depends_on_the_segment(
     decoder.prefill(prompt)
     engine.replayed.clear()
     next(decoder.iterations(16))
-    lengths = [(state.role, window.kv4_length) for state, window in engine.replayed]
+    lengths = [(state.role, window.kv4_length) for state, window in engine.replayed[:3]]
     assert lengths == [("draft", expected[0]), ("draft", expected[1]), ("verify", 0)]
