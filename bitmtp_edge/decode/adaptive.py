@@ -178,6 +178,7 @@ class Adaptive(PolicyAround):
         pending = len(decoder.prefix.tokens) - decoder.prefix.drafted
         usual = pending <= len(self._draft_ms) and self._now.block <= most
         self._pending = pending if usual else 0
+        # A caller who works beside the draft step counts where that takes longer than the step.
         self._began = self._clock()
         return min(choice.block, most)
 
