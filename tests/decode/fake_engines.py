@@ -266,13 +266,13 @@ class StagingEngine(HashEngine):
             self.looks.append((state.role, len(self.replayed) - begun))
             return output
 
-        return _Unread(look, output)
+        return Unread(look, output)
 
     def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep:
         return _Staged(self, state, window)
 
 
-class _Unread(PendingOutput):
+class Unread(PendingOutput):
     """``output``, which whoever is not the device has not read."""
 
     output: StepOutput
@@ -294,7 +294,7 @@ class _Staged(StagedStep):
         assert len(engine.replayed) == self._after, "another step has begun since"
         drafts: list[int] = []
         if given.taken:
-            assert isinstance(given.drafts, _Unread)
+            assert isinstance(given.drafts, Unread)
             drafts = given.drafts.output.token_ids[: given.taken, 0].tolist()
             engine.staged += 1
         tokens = [0] * given.history_length + [*given.prefix, *drafts]

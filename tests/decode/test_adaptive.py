@@ -35,10 +35,12 @@ from bitmtp_edge.decode.prices import (
     rates,
     verified_rate,
 )
+from bitmtp_edge.decode.replay_states import ReplayStates
 from bitmtp_edge.decode.sampling import SamplingParams
+from bitmtp_edge.engines.base import ReplayState, StepOutput, Window
 from bitmtp_edge.errors import UserError
 
-from .fake_engines import HashEngine, StagingEngine
+from .fake_engines import HashEngine, StagingEngine, Unread
 from .test_block_policies import final_states
 from .trace_engine import (
     TAU,
@@ -166,6 +168,47 @@ def test_ar_spells_run_ahead() -> None:
     )
     assert set(adaptive.chosen) == {AR}
     assert 700 < engine.staged < 800
+
+
+class DeviceEngine(StagingEngine):
+    """Steps take what ``table`` says, on a device that does one after another; seconds ``now``."""
+
+    def __init__(self, states: ReplayStates, table: CostTable) -> None:
+        super().__init__(states, states.segments[-1])
+        self._table = table
+        self._free = self.now = 0.0
+
+    def start(self, state: ReplayState, window: Window) -> StepOutput:
+        made = super().start(state, window)
+        assert isinstance(made, Unread)
+        ms = self._table.ms(state.role, state.width, state.outputs, window.history_length)
+        ended = self._free = max(self._free, self.now) + ms / 1e3
+
+        def look() -> StepOutput:
+            self.now = max(self.now, ended)
+            return made.output
+
+        return Unread(look, made.output)
+
+
+@pytest.mark.parametrize("caller", [0.0, 0.5, 0.9])
+def test_what_the_caller_does_beside_the_device_is_no_iterations_time(caller: float) -> None:
+    """As long as it takes no longer than a step does: in AR steps."""
+    engine = DeviceEngine(STATES, GPU)
+    adaptive = Adaptive(SpeculativeOnly(BLOCK), GPU, clock=lambda: engine.now)
+    decoder = Decoder(engine, STATES, adaptive)
+    decoder.prefill([1, 2, 3])
+    iterations, tokens = 0, []
+    for iteration in decoder.iterations(503):
+        iterations += 1
+        tokens += iteration.tokens
+        engine.now += caller * GPU.ar_ms / 1e3
+    assert tokens == engine.reply([1, 2, 3], 500)
+    assert adaptive.chosen.total() == iterations
+    assert max(choice.block for choice in adaptive.chosen) > 0
+    for choice, count in adaptive.chosen.items():
+        if count > 20:
+            assert adaptive._pace.of(choice.block) == pytest.approx(1, abs=0.03)
 
 
 def misjudged(table: CostTable, dear: int) -> CostTable:

@@ -230,3 +230,70 @@ def test_a_step_ahead_that_nobody_wants(bundle: Bundle, opened: Open) -> None:
         assert decoder.steps["verify"] > 20
         assert reply(prompt, 5) == want[:5]
         assert reply(other, 9) == wanted
+
+
+def drafting(bundle: Bundle) -> Policy:
+    """One whose tokens are AR's."""
+    if bundle.model.mask_embeddings:
+        return SpeculativeOnly(4)
+    return NestedSelfSpeculation(3, kv4_from_segment=512, recent_n=4)
+
+
+def test_a_draft_step_ahead_that_nobody_wants(bundle: Bundle, opened: Open) -> None:
+    """The same replies, whatever step is under way when one stops, is cut or goes on elsewhere."""
+    with opened(bundle) as engine:
+        want = [decode(engine, bundle, AutoRegressive(), 40, at) for at in (0, 40)]
+        decoder = Decoder(engine, ReplayStates.of(bundle), drafting(bundle))
+        for at, stop, cut in ((0, 5, 30), (40, 3, 0), (0, 1, 1), (40, 9, 4), (0, 9, 12)):
+            prompt, expected = TOKENS[at : at + 12], want[at // 40]
+            decoder.prefill(prompt)
+            for _ in zip(range(stop), decoder.iterations(12 + 40), strict=False):
+                pass
+            begun = dict(decoder.steps)
+            decoder.truncate(12 + cut)
+            assert begun["draft"] - decoder.steps["draft"] in (0, 1)
+            got = decoder.prefix.tokens[12:]
+            assert got == expected[: len(got)]
+            for _ in decoder.iterations(12 + 40):
+                pass
+            assert decoder.prefix.tokens[12:] == expected
+
+
+def test_steps_ahead_in_a_buffer_that_grows(bundle: Bundle, opened: Open) -> None:
+    prompt = TOKENS[:490]
+    with opened(bundle) as engine:
+        replies = []
+        for policy in (AutoRegressive(), drafting(bundle)):
+            engine.grow(bundle.replay.segments[0], 0)
+            decoder = Decoder(engine, ReplayStates.of(bundle), policy)
+            decoder.prefill(prompt)
+            for _ in decoder.iterations(len(prompt) + 60):
+                pass
+            assert engine.segment > bundle.replay.segments[0]
+            replies.append(decoder.prefix.tokens)
+        assert replies[0] == replies[1]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 7, 12])
+def test_an_interrupt_between_steps_that_run_ahead(
+    bundle: Bundle, opened: Open, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(bundle) as engine:
+        want = decode(engine, bundle, AutoRegressive(), 40)
+        decoder = Decoder(engine, ReplayStates.of(bundle), drafting(bundle))
+        decoder.prefill(TOKENS[:12])
+        left, make = after, engine._make
+
+        def interrupted(state: ReplayState, window: StagedWindow) -> bool:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return make(state, window)
+
+        monkeypatch.setattr(engine, "_make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(decoder.iterations(12 + 40))
+        for _ in decoder.iterations(12 + 40):
+            pass
+        assert decoder.prefix.tokens[12:] == want
