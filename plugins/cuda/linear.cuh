@@ -1,5 +1,5 @@
-// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; ternary_window.cuh and packed_ring.cuh for some windows of 2 to 16
-// slots, linear_row.cuh for one slot. The file of each weight kind instantiates launch_linear.
+// TernaryLinear and DualPlaneLinear: packed_rows.cuh with a residual; ternary_pass.cuh, ternary_window.cuh and packed_ring.cuh for some
+// windows of 2 to 16 slots, linear_row.cuh for one slot. The file of each weight kind instantiates launch_linear.
 #pragma once
 
 #include "packed_ring.cuh"
@@ -7,7 +7,7 @@
 namespace bitmtp {
 namespace cuda {
 
-constexpr int32_t kMostWindow = 16;  // slots that ternary_window.cuh and packed_ring.cuh take
+constexpr int32_t kMostWindow = 16;  // slots that ternary_pass.cuh, ternary_window.cuh and packed_ring.cuh take
 
 struct LinearArgs {
   PackedArgs weight;
@@ -70,7 +70,7 @@ struct LinearPlan {
   int32_t lane_rows;  // 4; 2 where that keeps more multiprocessors busy, in windows of one tile
   int32_t sets;       // 1, or 2 for windows of two tiles
   int32_t blocks;     // of a multiprocessor, at most. One leaves room for the next kernel's first weights
-  int32_t units;      // of 16 rows for a block of ternary_window.cuh, where they find room; 0: another kernel
+  int32_t units;      // of 16 rows for a block of ternary_pass.cuh or else ternary_window.cuh, where they find room; 0: another kernel
   bool ring;          // windows of 2 to 16 slots without units go to packed_ring.cuh
 };
 

@@ -1,4 +1,5 @@
 #include "linear_row.cuh"
+#include "ternary_pass.cuh"
 #include "ternary_window.cuh"
 
 namespace bitmtp {
@@ -9,6 +10,7 @@ namespace {
 template <int kGroup>
 int32_t launch_ternary(const LinearArgs &args, const LinearPlan &plan, void *stream) {
   if (args.M > 1 && args.M <= kMostWindow && plan.units > 0) {
+    if (const auto status = launch_pass<kGroup>(args, plan.units, stream)) return *status;
     if (const auto status = launch_window<kGroup>(args, plan.units, stream)) return *status;
   }
   return launch_shape<Kind::kTernary, kGroup>(args, plan, stream);

@@ -1,5 +1,5 @@
-// TernaryLinear with 2 to 16 slots: the weights of a block wait in shared memory, the activations of a warp in registers.
-// The bits are those of packed_rows.cuh: the same products, folded in the order of fold.h.
+// TernaryLinear with 2 to 16 slots, where ternary_pass.cuh has no room: the weights of a block wait in shared memory, the activations of a
+// warp in registers. The bits are those of packed_rows.cuh: the same products, folded in the order of fold.h.
 //
 // A block of 8 warps takes units of 16 weight rows, all of them on their way before the previous kernel has ended; the grid is one
 // block a multiprocessor, or as many as half of its shared memory asks for. A warp is a lane of the fold: it loads the activations of
@@ -14,6 +14,7 @@
 
 #include "linear.cuh"
 #include "staging.cuh"
+#include "ternary_products.cuh"
 
 namespace bitmtp {
 namespace cuda {
@@ -29,15 +30,11 @@ struct WindowShape {
   static constexpr bool kHold = kHold_;
   static constexpr int kBatch = kBatch_;
 
-  static constexpr int kRows = 16;  // of a unit
   static constexpr int kThreads = 32 * kFoldLanes;
   static constexpr int kStepBytes = 128;  // of a tile of 8 rows
   // The zero points' share of the dots is the same for every unit: it is kept where that takes few registers, else found again.
   static constexpr bool kKeep = kHold && (!kGrouped || kSteps <= 8);
   static constexpr int kZeros = kKeep && kGrouped ? kSteps >> kShift : 1;
-  // Codes are multiplied by 64, their place in a byte. What an accumulator starts from, see exact_float.
-  static constexpr int32_t kStart = kGrouped ? 0x4B400000 : 0;
-  static constexpr float kUnit = 1.0f / 64.0f;
   // Units of a batch that a thread finishes an element of: with one tile, half of the warps take one unit and half the other.
   static constexpr bool kHalves = kTiles == 1 && kBatch == 2;
   static constexpr int kFinish = kHalves ? 1 : kBatch;
@@ -48,7 +45,8 @@ constexpr int kWindowUnits = 16;  // of a block, at most
 
 struct WindowArgs {
   LinearArgs linear;
-  int32_t units;        // of the weight
+  int32_t units;        // of a block,
+  int32_t longer;       // of which so many have one more:
   int32_t block_units;  // of a block, at most
 };
 
@@ -66,13 +64,6 @@ struct WindowLayout {
   __host__ __device__ int32_t bytes(int32_t units) const { return units * (unit_bytes + scale_bytes) + part_bytes(units); }
 };
 
-// As mma<true>, from `start` in place of what d holds.
-__device__ __forceinline__ void mma_from(int32_t start, int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
-}
-
 // Any number of registers: a second window's block on the same multiprocessor did a step no good (docs/cuda.md).
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __grid_constant__ WindowArgs args) {
@@ -82,8 +73,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
   const PackedArgs &a = linear.weight;
   const WindowLayout<S> layout(a);
   const int lane = threadIdx.x & 31, split = threadIdx.x >> 5, g = lane >> 2, q = lane & 3;
-  const int32_t first_unit = static_cast<int32_t>(static_cast<int64_t>(blockIdx.x) * args.units / gridDim.x);
-  const int32_t units = static_cast<int32_t>(static_cast<int64_t>(blockIdx.x + 1) * args.units / gridDim.x) - first_unit;
+  const int32_t block = blockIdx.x, first_unit = block * args.units + min(block, args.longer), units = args.units + (block < args.longer ? 1 : 0);
   uint8_t *const weights = dynamic, *const scales = weights + args.block_units * layout.unit_bytes;
   WindowParts<S> *const parts = reinterpret_cast<WindowParts<S> *>(scales + args.block_units * layout.scale_bytes);
 
@@ -149,31 +139,12 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
   };
   load_residual(0);
 
-  // The zero point's share of a dot: 64 times the sum of the column's codes, which on tensor cores would take as long as a unit does.
-  // First what the lane has of column g of a tile, then the two columns of which it has results.
-  const auto add_codes = [&](int32_t (&sums)[S::kTiles], int p) {
-#pragma unroll
-    for (int t = 0; t < S::kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[t] = __dp4a(static_cast<int32_t>(quads[p][t][i]), 0x01010101, sums[t]);
-    }
-  };
-  const auto spread = [&](int32_t (&sums)[S::kTiles], int32_t (&zero)[S::kTiles][2]) {
-#pragma unroll
-    for (int t = 0; t < S::kTiles; ++t) {
-      int32_t sum = sums[t] + __shfl_xor_sync(kWholeWarp, sums[t], 1);
-      sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-#pragma unroll
-      for (int c = 0; c < 2; ++c) zero[t][c] = S::kStart + 64 * __shfl_sync(kWholeWarp, sum, 4 * (2 * q + c));
-      sums[t] = 0;
-    }
-  };
   int32_t sums[S::kTiles] = {}, zeros[S::kZeros][S::kTiles][2];
   if constexpr (S::kKeep) {
 #pragma unroll
     for (int p = 0; p < S::kSteps; ++p) {
-      add_codes(sums, p);
-      if (S::kGrouped ? (p & shift) == shift : p + 1 == S::kSteps) spread(sums, zeros[S::kGrouped ? p >> shift : 0]);
+      add_codes(sums, quads[p]);
+      if (S::kGrouped ? (p & shift) == shift : p + 1 == S::kSteps) spread_sums<S::kGrouped>(sums, zeros[S::kGrouped ? p >> shift : 0]);
     }
   }
 
@@ -185,19 +156,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
       const int32_t at = 16 * (unit + b + part_unit);
       if (at >= end) continue;
       const float *const from = &parts[batch % 2][b + part_unit][0][part_tile][part_q][0][0] + lane;
-      float y;
-      if constexpr (S::kGrouped) {
-        float l[kFoldLanes];
-#pragma unroll
-        for (int s = 0; s < kFoldLanes; ++s) l[s] = from[s * (S::kTiles * 128)];
-        y = combine_lanes(l) * S::kUnit;
-      } else {
-        int32_t l[kFoldLanes];
-#pragma unroll
-        for (int s = 0; s < kFoldLanes; ++s) l[s] = __float_as_int(from[s * (S::kTiles * 128)]);
-        y = static_cast<float>(combine_lanes(l)) * (half_to_float(*reinterpret_cast<const uint16_t *>(scales + (at + part_row) * 2)) * S::kUnit);
-      }
-      y = y * act_scale;
+      const uint32_t row_scale = S::kGrouped ? 0u : *reinterpret_cast<const uint16_t *>(scales + (at + part_row) * 2);
+      const float y = combine_parts<S::kGrouped>(from, S::kTiles * 128, row_scale) * act_scale;
       linear.out[first_element + at] = adds ? y + residual[b] : y;
     }
   };
@@ -214,45 +174,21 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
     for (int32_t base = 0; S::kHold ? base == 0 : base < count; base += S::kSteps) {
 #pragma unroll
       for (int p = 0; p < S::kSteps; ++p) {
-        const uint32_t(&x)[S::kTiles][4] = quads[p];
-        const bool starts = S::kGrouped && (p & shift) == 0;
-        if constexpr (!S::kKeep) add_codes(sums, p);
+        if constexpr (!S::kKeep) add_codes(sums, quads[p]);
         const int32_t step = base + p < count ? base * kFoldLanes + lane_step(p, shift, 0) : 0;
 #pragma unroll
         for (int b = 0; b < S::kBatch; ++b) {
           const uint2 v = *reinterpret_cast<const uint2 *>(lane_weights + unit_of(b) * layout.unit_bytes + step * S::kStepBytes);
-          constexpr uint32_t kTop = 0xC0C0C0C0u;
-          const uint32_t even[4] = {v.x << 6 & kTop, v.y << 6 & kTop, v.x << 2 & kTop, v.y << 2 & kTop};
-          const uint32_t odd[4] = {v.x << 4 & kTop, v.y << 4 & kTop, v.x & kTop, v.y & kTop};
-#pragma unroll
-          for (int t = 0; t < S::kTiles; ++t) {
-            if (starts)
-              mma_from(S::kStart, dots[b][t], even, x[t][0], x[t][2]);
-            else
-              mma<true>(dots[b][t], even[0], even[1], even[2], even[3], x[t][0], x[t][2]);
-          }
-#pragma unroll
-          for (int t = 0; t < S::kTiles; ++t) mma<true>(dots[b][t], odd[0], odd[1], odd[2], odd[3], x[t][1], x[t][3]);
+          multiply_step<S::kGrouped>(dots[b], v, quads[p], S::kGrouped && (p & shift) == 0);
         }
         if constexpr (S::kGrouped) {
           if ((p & shift) == shift) {
-            if constexpr (!S::kKeep) spread(sums, zeros[0]);
+            if constexpr (!S::kKeep) spread_sums<S::kGrouped>(sums, zeros[0]);
 #pragma unroll
             for (int b = 0; b < S::kBatch; ++b) {
               const uint32_t two =
                   base + p - shift < count ? *reinterpret_cast<const uint32_t *>(lane_scales + unit_of(b) * layout.scale_bytes + ((base + p) >> shift) * kFoldLanes * 16) : 0;
-#pragma unroll
-              for (int i = 0; i < 2; ++i) {
-                const float scale = half_to_float(i == 0 ? two & 0xFFFFu : two >> 16);
-#pragma unroll
-                for (int t = 0; t < S::kTiles; ++t) {
-#pragma unroll
-                  for (int c = 0; c < 2; ++c) {
-                    const float zero = __int_as_float(zeros[S::kKeep ? p >> shift : 0][t][c]);
-                    folded[b][t][2 * i + c] = fmaf(__int_as_float(dots[b][t][2 * i + c]) - zero, scale, folded[b][t][2 * i + c]);
-                  }
-                }
-              }
+              fold_group(folded[b], dots[b], zeros[S::kKeep ? p >> shift : 0], two);
             }
           }
         }
@@ -265,7 +201,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
       }
     }
 
-    if constexpr (!S::kKeep && !S::kGrouped) spread(sums, zeros[0]);
+    if constexpr (!S::kKeep && !S::kGrouped) spread_sums<S::kGrouped>(sums, zeros[0]);
 
     if (unit > 0) finish(unit - S::kBatch);
 #pragma unroll
@@ -302,37 +238,26 @@ template <int kGroup>
 std::optional<int32_t> launch_window(const LinearArgs &args, int32_t wanted, void *stream) {
   const auto with = [&](auto shape) -> std::optional<int32_t> {
     using S = decltype(shape);
-    const int32_t block_units = window_units<S>(args.weight, wanted), units = ceil_div(args.weight.rows, S::kRows);
+    const int32_t block_units = window_units<S>(args.weight, wanted), units = ceil_div(args.weight.rows, kUnitRows);
     if (block_units < 1) return std::nullopt;
+    const int32_t blocks = ceil_div(units, block_units);
     const LaunchSettings settings = {programmatic_launch(), 1, WindowLayout<S>(args.weight).bytes(block_units)};
-    return launch_as(settings, linear_window_kernel<S>, dim3(static_cast<unsigned>(ceil_div(units, block_units))), dim3(S::kThreads), stream,
-                     WindowArgs{args, units, block_units});
+    return launch_as(settings, linear_window_kernel<S>, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), stream,
+                     WindowArgs{args, units / blocks, units % blocks, block_units});
   };
   const int32_t steps = lane_steps(args.weight.steps, kGroup == 128 ? 1 : 0, 0);
-  const bool one = wanted == 1, narrow = args.M <= 8;
+  const bool narrow = args.M <= 8;
   if constexpr (kGroup == 0) {
-    if (steps <= 5) {
-      if (narrow) return one ? with(WindowShape<0, 1, 5, true, 1>{}) : with(WindowShape<0, 1, 5, true, 2>{});
-      return one ? with(WindowShape<0, 2, 5, true, 1>{}) : with(WindowShape<0, 2, 5, true, 2>{});
-    }
+    if (steps <= 5) return narrow ? with(WindowShape<0, 1, 5, true, 2>{}) : with(WindowShape<0, 2, 5, true, 2>{});
     if (narrow) return steps <= 14 ? with(WindowShape<0, 1, 14, true, 2>{}) : with(WindowShape<0, 1, 10, false, 2>{});
     return steps <= 14 ? with(WindowShape<0, 2, 14, true, 2>{}) : with(WindowShape<0, 2, 7, false, 2>{});
   } else if constexpr (kGroup == 64) {
     if (narrow) return steps <= 4 ? with(WindowShape<64, 1, 4, true, 2>{}) : with(WindowShape<64, 1, 8, false, 2>{});
     return steps <= 4 ? with(WindowShape<64, 2, 4, true, 1>{}) : with(WindowShape<64, 2, 4, false, 1>{});
   } else {
-    if (steps <= 4) {
-      if (narrow) return one ? with(WindowShape<128, 1, 4, true, 1>{}) : with(WindowShape<128, 1, 4, true, 2>{});
-      return one ? with(WindowShape<128, 2, 4, true, 1>{}) : with(WindowShape<128, 2, 4, true, 2>{});
-    }
-    if (narrow) {
-      if (steps <= 6) return with(WindowShape<128, 1, 6, true, 2>{});
-      if (steps <= 8) return with(WindowShape<128, 1, 8, true, 2>{});
-      return steps <= 12 ? with(WindowShape<128, 1, 12, true, 1>{}) : with(WindowShape<128, 1, 10, false, 2>{});
-    }
-    if (steps <= 6) return with(WindowShape<128, 2, 6, true, 1>{});
-    if (steps <= 8) return with(WindowShape<128, 2, 8, true, 1>{});
-    return one && steps <= 12 ? with(WindowShape<128, 2, 12, true, 1>{}) : with(WindowShape<128, 2, 6, false, 1>{});
+    if (steps <= 4) return narrow ? with(WindowShape<128, 1, 4, true, 2>{}) : with(WindowShape<128, 2, 4, true, 2>{});
+    if (narrow) return steps <= 12 ? with(WindowShape<128, 1, 12, true, 1>{}) : with(WindowShape<128, 1, 10, false, 2>{});
+    return with(WindowShape<128, 2, 6, false, 1>{});
   }
 }
 

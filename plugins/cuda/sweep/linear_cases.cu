@@ -91,7 +91,7 @@ void weight_cases(Report &report, Random &random, int32_t kind, int32_t N, int32
     const LinearPlan ring{4, 1, 1, 0, true};
     run_case(report, name, weight, device, rows, first, M, residual, &ring);
     if (kind != 0) continue;
-    for (int32_t units : {1, 2, 3, 5, 16}) {
+    for (int32_t units : {1, 2, 3, 5, 7, 16}) {
       const LinearPlan plan{4, 1, 1, units, false};
       run_case(report, name, weight, device, rows, first, M, residual, &plan);
     }
