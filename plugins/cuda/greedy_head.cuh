@@ -4,7 +4,7 @@
 #pragma once
 
 #include "numerics.cuh"
-#include "packed_ring.cuh"
+#include "packed_rows.cuh"
 
 namespace bitmtp {
 namespace cuda {
@@ -13,7 +13,7 @@ constexpr int32_t kHeadRows = 32;
 constexpr int32_t kMostTopK = 16;
 
 // In the workspace, element [output][block] of `maximum` and `sum`, [output][k][block] of `value` and `id`. A block with fewer rows
-// than top_k has id -1 in the rest.
+// than top_k has id -1 in the rest. Where top_k is 1, `value` is `maximum` and nobody reads it.
 struct HeadPartials {
   float *maximum;
   float *sum;
@@ -93,94 +93,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) head_kernel(const __g
   packed_rows<S>(args.weight, sink);
 }
 
-constexpr int kKept = 8;  // blocks of the vocabulary whose logits wait, to be reduced side by side
-
-// The same for the blocks first .. first+count-1 of one output, whose logits lie in `kept`, where only the best token is asked for.
-__device__ __forceinline__ void reduce_head_blocks(const HeadArgs &args, int32_t first, int32_t count, int32_t output, const float (&kept)[kKept][kHeadRows]) {
-  const int32_t lane = threadIdx.x & 31;
-  const int32_t own = lane / 16 * 4 + lane / 8 % 2 * 2 + lane / 4 % 2;  // the block whose sum the lane will have
-  float sums[kKept], maximum = 0.0f;
-  int32_t id = -1;
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int32_t n = (first + i) * kHeadRows + lane;
-    const bool exists = i < count && n < args.weight.rows;
-    const float logit = kept[i][lane];
-    const int32_t key = exists ? float_key(logit + 0.0f) : INT32_MIN;  // -0 ties with 0
-    const int32_t best = __reduce_max_sync(kWholeWarp, key);
-    const int32_t winner = __ffs(__ballot_sync(kWholeWarp, key == best)) - 1;  // the lowest id
-    sums[i] = exists ? softmax_weight(logit - key_float(best)) : 0.0f;
-    if (i == own) maximum = key_float(best), id = (first + i) * kHeadRows + winner;
-  }
-  // Sums in the order of warp_sum; half of them are handed over at a time.
-  int bit = 16;
-#pragma unroll
-  for (int n = kKept / 2; n > 0; n /= 2, bit /= 2) {
-    const bool upper = (lane & bit) != 0;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const float keep = upper ? sums[n + i] : sums[i], give = upper ? sums[i] : sums[n + i];
-      sums[i] = keep + __shfl_xor_sync(kWholeWarp, give, bit);
-    }
-  }
-  sums[0] = sums[0] + __shfl_xor_sync(kWholeWarp, sums[0], 2);
-  sums[0] = sums[0] + __shfl_xor_sync(kWholeWarp, sums[0], 1);
-  if (lane % 4 != 0 || own >= count) return;
-  const int64_t at = static_cast<int64_t>(output) * args.partials.blocks + first + own;
-  args.partials.maximum[at] = maximum;
-  args.partials.sum[at] = sums[0];
-  args.partials.value[at] = maximum;
-  args.partials.id[at] = id;
-}
-
-// As HeadSink, for packed_ring.cuh. Reducing a block of rows is a chain of dependent instructions as long as computing it, so eight
-// of them wait for each other, where nothing but the best token is asked for.
-template <class S>
-struct HeadRingSink {
-  using Kept = float[S::kTiles][8][kKept][kHeadRows];
-  const HeadArgs &args;
-  Kept &kept;
-  int32_t first;  // output of the block
-  int32_t end;    // of its rows
-  int32_t waiting = 0;
-  float act_scale[S::kTiles] = {};
-
-  __device__ __forceinline__ int32_t slot(int32_t column) const {
-    const int32_t output = first + column;
-    return args.head_slots[output < args.h ? output : args.h - 1];
-  }
-  __device__ __forceinline__ void start() {
-    const int32_t column = threadIdx.x / S::kRows;
-#pragma unroll
-    for (int t = 0; t < S::kTiles; ++t) act_scale[t] = args.act_scale[slot(8 * t + column)];
-  }
-  __device__ __forceinline__ const int32_t *row(int32_t column) const {
-    return args.codes + static_cast<int64_t>(slot(column)) * (args.weight.steps * (kStepColumns / 4));
-  }
-  __device__ __forceinline__ void prepare(int, int32_t, int32_t) {}
-  __device__ __forceinline__ void finish(int tile, int32_t n, int32_t column, float y) {
-    const int32_t output = first + column, block = n / kHeadRows;
-    const float logit = y * act_scale[tile];
-    if (args.top_k > 1 || args.logits != nullptr) {
-      if (output < args.h) reduce_head_block(args, block, output, logit);
-      return;
-    }
-    kept[tile][column % 8][waiting][threadIdx.x % kHeadRows] = logit;
-    const int32_t count = waiting + 1;
-    const bool full = count == kKept || (block + 1) * kHeadRows >= end;
-    if (tile + 1 == S::kTiles) waiting = full ? 0 : count;
-    if (full && output < args.h) reduce_head_blocks(args, block - (count - 1), count, output, kept[tile][column % 8]);
-  }
-};
-
-template <class S>
-__global__ void __launch_bounds__(S::kThreads, 1) head_ring_kernel(const __grid_constant__ HeadArgs args) {
-  static_assert(S::kRows == kHeadRows && S::kGrain * 8 == kHeadRows, "a warp reduces the rows of a block");
-  __shared__ typename HeadRingSink<S>::Kept kept;
-  HeadRingSink<S> sink{args, kept, static_cast<int32_t>(blockIdx.y) * S::kColumns, ring_end<S>(args.weight)};
-  packed_ring<S>(args.weight, sink);
-}
-
 template <Kind kKind>
 int32_t launch_head(const HeadArgs &args, int32_t group_size, void *stream);
 
@@ -193,20 +105,11 @@ int32_t launch_head_row(const HeadArgs &args, void *stream);
 template <Kind kKind, int kGroup>
 int32_t launch_head_shape(const HeadArgs &args, void *stream) {
   if (args.h == 1) return launch_head_row<kKind, kGroup>(args, stream);
-  if constexpr (kKind == Kind::kTernary) {
-    const auto with = [&](auto shape) {
-      using S = decltype(shape);
-      return launch_as(ring_settings<S>(sizeof(typename HeadRingSink<S>::Kept)), head_ring_kernel<S>, ring_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
-    };
-    constexpr int kGrain = kHeadRows / 8;
-    return args.h <= 8 ? with_ring_shape<kKind, kGroup, 1, kGrain>(args.weight, with) : with_ring_shape<kKind, kGroup, 2, kGrain>(args.weight, with);
-  } else {
-    const auto with = [&](auto shape) {
-      using S = decltype(shape);
-      return launch_as(packed_settings(), head_kernel<S>, packed_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
-    };
-    return args.h <= 8 ? with(PackedShape<kKind, kGroup, 1, 4, 1>{}) : with(PackedShape<kKind, kGroup, 2, 4, 2>{});
-  }
+  const auto with = [&](auto shape) {
+    using S = decltype(shape);
+    return launch_as(packed_settings(), head_kernel<S>, packed_grid<S>(args.weight.rows, ceil_div(args.h, S::kColumns)), dim3(S::kThreads), stream, args);
+  };
+  return args.h <= 8 ? with(PackedShape<kKind, kGroup, 1, 4, 1>{}) : with(PackedShape<kKind, kGroup, 2, 4, 2>{});
 }
 
 }  // namespace cuda

@@ -97,9 +97,9 @@ int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *strea
   if (plan.ring && args.M <= kMostWindow) {
     const auto with_ring = [&](auto shape) {
       using S = decltype(shape);
-      return launch_as(ring_settings<S>(0), linear_ring_kernel<S>, ring_grid<S>(args.weight.rows, 1), dim3(S::kThreads), stream, args);
+      return launch_as(ring_settings<S>(), linear_ring_kernel<S>, ring_grid(args.weight.rows), dim3(S::kThreads), stream, args);
     };
-    return args.M <= 8 ? with_ring_shape<kKind, kGroup, 1, 1>(args.weight, with_ring) : with_ring_shape<kKind, kGroup, 2, 1>(args.weight, with_ring);
+    return args.M <= 8 ? with_ring_shape<kKind, kGroup, 1>(args.weight, with_ring) : with_ring_shape<kKind, kGroup, 2>(args.weight, with_ring);
   }
   const bool narrow = plan.lane_rows == 2;
   if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, 4, 1>{});

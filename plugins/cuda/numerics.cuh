@@ -13,10 +13,8 @@ namespace cuda {
 constexpr uint32_t kWholeWarp = 0xFFFFFFFFu;
 constexpr float kExpLow = -87.3f;
 
-// Rule 7.
-__device__ __forceinline__ float exponential(float x) {
-  x = x < kExpLow ? kExpLow : x;
-  x = x > 88.3f ? 88.3f : x;
+// Rule 7, where x lies in kExpLow .. 88.3; elsewhere any value.
+__device__ __forceinline__ float exponential_inside(float x) {
   // The nearest integer, half to even: in this range the sum has no fraction, and its low bits are the integer's.
   const float sum = x * 1.44269504f + 12582912.0f;
   const float n = sum - 12582912.0f;
@@ -29,6 +27,11 @@ __device__ __forceinline__ float exponential(float x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   return p * __int_as_float(static_cast<int32_t>(static_cast<uint32_t>(__float_as_int(sum) + 127) << 23));
+}
+
+__device__ __forceinline__ float exponential(float x) {
+  x = x < kExpLow ? kExpLow : x;
+  return exponential_inside(x > 88.3f ? 88.3f : x);
 }
 
 __device__ __forceinline__ float softmax_weight(float x) { return x < kExpLow ? 0.0f : exponential(x); }
@@ -77,13 +80,6 @@ __device__ __forceinline__ float block_sum(float x, float *scratch) {
   if (lane == 0) scratch[warp] = x;
   __syncthreads();
   return warp_sum(lane < warps ? scratch[lane] : 0.0f);
-}
-__device__ __forceinline__ int32_t block_max(int32_t x, int32_t *scratch) {
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  x = __reduce_max_sync(kWholeWarp, x);
-  if (lane == 0) scratch[warp] = x;
-  __syncthreads();
-  return __reduce_max_sync(kWholeWarp, lane < warps ? scratch[lane] : INT32_MIN);
 }
 
 }  // namespace cuda

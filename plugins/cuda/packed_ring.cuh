@@ -1,5 +1,5 @@
-// The product of packed weight rows, ternary or in planes of 4 bits, with 2 to 16 activation rows at a time, which TernaryLinear,
-// DualPlaneLinear and GreedyHead share, each where it was measured to be faster: weights pass through weight_ring.cuh, activations stay
+// The product of packed weight rows, ternary or in planes of 4 bits, with 2 to 16 activation rows at a time, for TernaryLinear
+// and DualPlaneLinear where it was measured to be faster: weights pass through weight_ring.cuh, activations stay
 // in registers where they all find room. The bits are those of packed_rows.cuh: the same products, folded in the order of fold.h.
 //
 // A block is a warp that fills the ring and eight that are the lanes of the fold; it takes a run of tiles, 32 rows at a time, of which
@@ -14,9 +14,8 @@ namespace bitmtp {
 namespace cuda {
 
 // kGroup, kTiles: as in PackedShape. kSteps: steps of activations in registers. kHold: those are all steps of a lane. kStagePairs: pairs
-// of a lane's steps in a stage, of which the ring has kRing. kBuffers: slabs of results in shared memory. kGrain: tiles of 8 rows that
-// stay in one block.
-template <Kind kKind_, int kGroup_, int kTiles_, int kSteps_, bool kHold_, int kStagePairs_, int kRing_, int kBuffers_, int kGrain_>
+// of a lane's steps in a stage, of which the ring has kRing. kBuffers: slabs of results in shared memory.
+template <Kind kKind_, int kGroup_, int kTiles_, int kSteps_, bool kHold_, int kStagePairs_, int kRing_, int kBuffers_>
 struct RingShape {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kGrouped = kGroup_ > 0;
@@ -27,7 +26,6 @@ struct RingShape {
   static constexpr int kStagePairs = kStagePairs_;
   static constexpr int kRing = kRing_;
   static constexpr int kBuffers = kBuffers_;
-  static constexpr int kGrain = kGrain_;
 
   using Code = Codes<kKind>;
   static constexpr int kPlanes = Code::kPlanes;
@@ -132,18 +130,9 @@ struct RingDots {
   __device__ __forceinline__ static uint32_t composed(uint32_t high, uint32_t low) { return (high & 0xF0F0F0F0u) | (low & 0x0F0F0F0Fu); }
 };
 
-// The first tile of a block's run: every block has as many as any other, but for a grain.
-template <class S>
+// The first tile of a block's run: every block has as many as any other, but for one.
 __device__ __forceinline__ int32_t ring_tile(const PackedArgs &a, uint32_t block) {
-  const int32_t tiles = ceil_div(a.rows, 8), grains = ceil_div(tiles, S::kGrain);
-  const int32_t tile = static_cast<int32_t>(static_cast<int64_t>(block) * grains / gridDim.x) * S::kGrain;
-  return tile < tiles ? tile : tiles;
-}
-// The end of this block's rows.
-template <class S>
-__device__ __forceinline__ int32_t ring_end(const PackedArgs &a) {
-  const int32_t row = 8 * ring_tile<S>(a, blockIdx.x + 1);
-  return row < a.rows ? row : a.rows;
+  return static_cast<int32_t>(static_cast<int64_t>(block) * ceil_div(a.rows, 8) / gridDim.x);
 }
 
 // Results of eight columns; four more rows spread the banks.
@@ -163,10 +152,11 @@ __device__ __forceinline__ void packed_ring(const PackedArgs &a, Sink &sink) {
   __shared__ alignas(16) RingLanes<S> lanes;
   __shared__ alignas(8) RingBarriers<S> barriers;
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, split = threadIdx.x >> 5;
-  const int32_t first_tile = ring_tile<S>(a, blockIdx.x), end_row = ring_end<S>(a);
+  const int32_t first_tile = ring_tile(a, blockIdx.x), end_tile = ring_tile(a, blockIdx.x + 1);
+  const int32_t end_row = 8 * end_tile < a.rows ? 8 * end_tile : a.rows;
   WeightRing<S> ring(a, dynamic, barriers);
   if (split == kFoldLanes) {
-    ring.fill(a, first_tile, ceil_div(end_row, 8));
+    ring.fill(a, first_tile, end_tile);
     return;
   }
 
@@ -335,35 +325,34 @@ __device__ __forceinline__ void packed_ring(const PackedArgs &a, Sink &sink) {
   }
 }
 
-// As many stages as a shape wants, or as the device has room for beside what the kernel declares: `own` bytes more than packed_ring does.
+// As many stages as a shape wants, or as the device has room for.
 template <class S>
-LaunchSettings ring_settings(int32_t own) {
+LaunchSettings ring_settings() {
   constexpr int32_t kBytes = sizeof(RingStage<S>);
-  const int32_t fit = (shared_memory_of_block() - own - static_cast<int32_t>(sizeof(RingLanes<S>) + sizeof(RingBarriers<S>))) / kBytes;
+  const int32_t fit = (shared_memory_of_block() - static_cast<int32_t>(sizeof(RingLanes<S>) + sizeof(RingBarriers<S>))) / kBytes;
   return {programmatic_launch(), 1, (fit < S::kRing ? fit : S::kRing) * kBytes};
 }
 
-// A block a multiprocessor, or fewer; groups of columns share the device.
-template <class S>
-dim3 ring_grid(int32_t rows, int32_t column_groups) {
-  const int32_t grains = ceil_div(rows, 8 * S::kGrain), fit = ceil_div(multiprocessors(), column_groups);
-  return dim3(static_cast<unsigned>(grains < fit ? grains : fit), static_cast<unsigned>(column_groups));
+// A block a multiprocessor, or fewer.
+inline dim3 ring_grid(int32_t rows) {
+  const int32_t tiles = ceil_div(rows, 8), fit = multiprocessors();
+  return dim3(static_cast<unsigned>(tiles < fit ? tiles : fit));
 }
 
 // Calls `with` with the shape that serves a weight, by what was measured: stages of whole rows where those are short.
-template <Kind kKind, int kGroup, int kTiles, int kGrain, class With>
+template <Kind kKind, int kGroup, int kTiles, class With>
 int32_t with_ring_shape(const PackedArgs &a, const With &with) {
   const int32_t pairs = ceil_div(a.steps, 2 * kFoldLanes);
   if constexpr (kKind == Kind::kTernary) {
-    if (pairs <= 2) return with(RingShape<kKind, kGroup, kTiles, 4, true, 2, 4, 2, kGrain>{});
-    if (pairs <= 3) return with(RingShape<kKind, kGroup, kTiles, 6, true, 3, 4, 2, kGrain>{});
-    return with(RingShape<kKind, kGroup, kTiles, kTiles == 1 ? 8 : 4, false, 2, 6, 2, kGrain>{});
+    if (pairs <= 2) return with(RingShape<kKind, kGroup, kTiles, 4, true, 2, 4, 2>{});
+    if (pairs <= 3) return with(RingShape<kKind, kGroup, kTiles, 6, true, 3, 4, 2>{});
+    return with(RingShape<kKind, kGroup, kTiles, kTiles == 1 ? 8 : 4, false, 2, 6, 2>{});
   } else {
     constexpr bool kBase = kKind == Kind::kBase;  // has half the bytes
     if constexpr (kGroup != 64 || kTiles == 1) {  // else registers do not hold them
-      if (pairs <= 4) return with(RingShape<kKind, kGroup, kTiles, 8, true, kBase ? 2 : 1, kBase ? 3 : 6, 1, kGrain>{});
+      if (pairs <= 4) return with(RingShape<kKind, kGroup, kTiles, 8, true, kBase ? 2 : 1, kBase ? 3 : 6, 1>{});
     }
-    return with(RingShape<kKind, kGroup, kTiles, 4, false, 1, kBase ? 6 : 3, 1, kGrain>{});
+    return with(RingShape<kKind, kGroup, kTiles, 4, false, 1, kBase ? 6 : 3, 1>{});
   }
 }
 

@@ -1,6 +1,6 @@
 // The product of packed weight rows with int8 activation rows: the loop that TernaryLinear, DualPlaneLinear and GreedyHead share,
 // at any width from two rows on. Rule 5 of docs/numerics.md in the order of fold.h. (Same bits: packed_row.cuh, a single row;
-// ternary_pass.cuh, ternary_window.cuh and packed_ring.cuh, some windows of 2 to 16.)
+// ternary_pass.cuh, ternary_window.cuh and packed_ring.cuh, some windows of 2 to 16; head_team.cuh, ternary heads.)
 //
 // A block of 8 warps takes a block of 32 (or 16) weight rows; each warp is one lane of the fold and holds several 16-byte weight
 // loads in flight, the first of them issued before the previous kernel has ended. The product is int8 mma: weights are the A
