@@ -80,11 +80,11 @@ class _Ahead:
 
 
 class _Begun(NamedTuple):
-    """An iteration of ``planned`` drafts, whose first draft step, if it has one, has begun. room:
-    for how many the limit leaves room. first: output of that step."""
+    """An iteration of ``planned`` drafts, to at most ``limit`` tokens, whose first draft step, if
+    it has one, has begun. first: output of that step."""
 
     policy: Policy
-    room: int
+    limit: int
     planned: int
     first: StepOutput | None
 
@@ -165,13 +165,22 @@ class Decoder:
         self._catch_up()
         while len(self.prefix.tokens) < limit:
             iteration = iterate(self, limit)
-            if not self._waits and len(self.prefix.tokens) < limit:
+            if self._can_begin(limit):
                 self._begun = begin(self, limit)
             yield iteration
 
-    def take_begun(self) -> _Begun | None:
-        """The iteration that has begun, if the policy is still the one that began it."""
-        if self._begun is not None and self._begun.policy is not self.policy:
+    def _can_begin(self, limit: int) -> bool:
+        """Whether another iteration follows, whose first step need not be waited for. One that
+        grows the buffer is left until somebody asks: growth is slow, and there may be no memory."""
+        length = len(self.prefix.tokens)
+        if self._waits or length >= limit:
+            return False
+        return min(length + self.policy.max_drafts, limit - 1) <= self.engine.segment
+
+    def take_begun(self, limit: int) -> _Begun | None:
+        """The iteration that has begun, if it is one of the policy as it is and of ``limit``."""
+        begun = self._begun
+        if begun is not None and (begun.policy is not self.policy or begun.limit != limit):
             self._drop_begun()
         begun, self._begun = self._begun, None
         return begun
@@ -338,15 +347,14 @@ class Decoder:
 def begin(decoder: Decoder, limit: int) -> _Begun:
     """Begins an iteration, which ends at no more than ``limit`` tokens."""
     policy, n = decoder.policy, len(decoder.prefix.tokens)
-    room = limit - n - 1
-    count = policy.plan(decoder, room)
+    count = policy.plan(decoder, limit - n - 1)
     decoder.reserve(n + count)
-    return _Begun(policy, room, count, policy.begin(decoder, count) if count else None)
+    return _Begun(policy, limit, count, policy.begin(decoder, count) if count else None)
 
 
 def iterate(decoder: Decoder, limit: int) -> Iteration:
     """One iteration of decoding, to at most ``limit`` tokens: draft, then commit or verify."""
-    policy, room, count, first = decoder.take_begun() or begin(decoder, limit)
+    policy, _, count, first = decoder.take_begun(limit) or begin(decoder, limit)
     n = len(decoder.prefix.tokens)
     drafts = Drafts() if first is None else policy.draft(decoder, count, first)
     confident = policy.confident(drafts)
@@ -360,7 +368,8 @@ def iterate(decoder: Decoder, limit: int) -> Iteration:
     else:
         committed = drafts.tokens[:accepted]
         decoder.prefix.commit_unverified(committed)
-    return Iteration(committed, count, confident, accepted, verified, room < policy.max_drafts)
+    forced_end = limit - n - 1 < policy.max_drafts
+    return Iteration(committed, count, confident, accepted, verified, forced_end)
 
 
 def verify(decoder: Decoder, drafts: Drafts, ahead: bool = False) -> tuple[int, int]:

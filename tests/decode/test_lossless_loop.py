@@ -16,6 +16,7 @@ from bitmtp_edge.decode.policies import (
     SpeculativeOnly,
 )
 from bitmtp_edge.decode.replay_states import ReplayStates
+from bitmtp_edge.errors import UserError
 
 from .fake_engines import HashEngine, StagingEngine
 
@@ -193,6 +194,43 @@ def test_an_iteration_begins_before_the_one_before_is_given(policy: Policy) -> N
         for _ in iterations:
             pass
         assert len(engine.replayed) - sum(decoder.steps.values()) == begun + ahead
+
+
+def test_nothing_begins_in_a_buffer_that_is_to_grow() -> None:
+    """Growth may fail, and the reply may have ended: what was decoded is given first."""
+
+    class Full(StagingEngine):
+        def grow(self, segment: int, rows: int) -> None:
+            if segment > 16:
+                raise UserError("no memory")
+            super().grow(segment, rows)
+
+    states = ReplayStates((8, 16, 64), (1,), (1, 4), 8, 64)
+    for policy in (NestedSelfSpeculation(3), AutoRegressive()):
+        engine = Full(states, noise=0)
+        decoder = Decoder(engine, states, policy)
+        decoder.prefill([1, 2])
+        got: list[int] = []
+        with pytest.raises(UserError, match="no memory"):
+            for iteration in decoder.iterations(60):
+                got += iteration.tokens
+        assert decoder.prefix.tokens == [1, 2, *got]
+        assert len(got) > 10
+        assert engine.grown[-1][0] == 16
+
+
+def test_two_limits_on_one_sequence() -> None:
+    """What began for one limit is not for the other."""
+    states = ReplayStates((64,), (1,), (1, 5), 8, 64)
+    engine = StagingEngine(states, noise=0)
+    decoder = Decoder(engine, states, NestedSelfSpeculation(4))
+    decoder.prefill([1, 2, 3])
+    near, far = decoder.iterations(15), decoder.iterations(40)
+    next(near)
+    next(far)
+    for _ in near:
+        pass
+    assert decoder.prefix.tokens == [1, 2, 3, *engine.reply([1, 2, 3], 12)]
 
 
 def test_policies_take_turns_on_one_sequence() -> None:
