@@ -162,7 +162,7 @@ class Adaptive(PolicyAround):
         self._pending = 0
 
     def plan(self, decoder: Decoder, most: int) -> int:
-        if self._pending:
+        if self._pending and self._ended > self._began:  # else nobody asked for that iteration
             self._see_time()
         if self._surprise.struck:
             self._acceptance.fade(FORGET)
@@ -173,7 +173,6 @@ class Adaptive(PolicyAround):
             self._search_s = self._clock() - began
         self._since += self._worth
         choice = self._now if most else AR
-        self.chosen[choice] += 1
         # Fewer drafts, or more pending tokens than such blocks leave, take another time.
         pending = len(decoder.prefix.tokens) - decoder.prefix.drafted
         usual = pending <= len(self._draft_ms) and self._now.block <= most
@@ -191,6 +190,7 @@ class Adaptive(PolicyAround):
         return self.policy.begin(decoder, count)
 
     def confident(self, drafts: Drafts) -> int | None:
+        self.chosen[self._now if drafts.tokens else AR] += 1  # not one that was begun in vain
         if not self._judged:
             return None
         self._confident = 0

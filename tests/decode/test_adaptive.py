@@ -211,6 +211,21 @@ def test_what_the_caller_does_beside_the_device_is_no_iterations_time(caller: fl
             assert adaptive._pace.of(choice.block) == pytest.approx(1, abs=0.03)
 
 
+def test_an_iteration_that_nobody_asks_for_is_none() -> None:
+    """It has begun where a reply stops: no choice that is told, and no time."""
+    engine = DeviceEngine(STATES, GPU)
+    adaptive = Adaptive(SpeculativeOnly(BLOCK), GPU, clock=lambda: engine.now)
+    decoder = Decoder(engine, STATES, adaptive)
+    decoder.prefill([1, 2, 3])
+    for stops in range(1, 301):
+        next(decoder.iterations(4 * STATES.context))
+        engine.now += 1.0
+        decoder.truncate(3 + 3 * stops)
+        assert adaptive.chosen.total() == stops
+    for block in (0, BLOCK):
+        assert adaptive._pace.of(block) == pytest.approx(1, abs=0.03)
+
+
 def misjudged(table: CostTable, dear: int) -> CostTable:
     """With steps of ``dear`` slots and more an eighth too dear."""
     return replace(
