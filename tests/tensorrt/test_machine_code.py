@@ -44,8 +44,8 @@ def test_several_rows_are_multiplied_by_tensor_cores(forms: dict[str, list[Any]]
     wide = {name: same for name, same in wide.items() if "_row_kernel" not in name}
     for name, same in wide.items():
         assert all(kernel.counts["int8 mma"] > 0 for kernel in same), name
-        # A window sums its activation codes by dp4a: tensor cores would take as long as a unit.
-        sums = name.startswith(("linear_pass_kernel", "linear_window_kernel"))
+        # These sum their activation codes by dp4a: tensor cores would take as long as a unit.
+        sums = name.startswith(("linear_pass_kernel", "linear_window_kernel", "head_team_kernel"))
         assert sums or all(kernel.counts["dp4a"] == 0 for kernel in same), name
     assert kinds_of("head_", wide) == set(KINDS)
     assert kinds_of("linear_", wide) == set(KINDS) - {"int8"}
