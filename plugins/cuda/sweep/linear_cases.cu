@@ -91,7 +91,7 @@ void weight_cases(Report &report, Random &random, int32_t kind, int32_t N, int32
     const LinearPlan ring{4, 1, 1, 0, true};
     run_case(report, name, weight, device, rows, first, M, residual, &ring);
     if (kind != 0) continue;
-    for (int32_t units : {1, 2, 3, 5, 7, 16}) {
+    for (int32_t units : {1, 2, 3, 5, 6, 7, 16}) {
       const LinearPlan plan{4, 1, 1, units, false};
       run_case(report, name, weight, device, rows, first, M, residual, &plan);
     }
@@ -139,6 +139,10 @@ void linear_cases(Report &report) {
       if (!report.quick() || group_size == 128) weight_cases(report, random, kind, 20003, 320, group_size, few);
       if (!report.quick()) weight_cases(report, random, kind, 9001, 1344, group_size, few);
     }
+  }
+  // Rows and units of a block, of 16 rows, that fill the shapes of ternary_pass.cuh.
+  for (int32_t group_size : {0, 64, 128}) {
+    for (const Shape &s : {Shape{83, 2048}, Shape{39, 2624}}) weight_cases(report, random, 0, s.N, s.K, group_size, few);
   }
   single_row_cases(report, random);
   if (!report.quick()) weight_cases(report, random, 0, 3, 65536, 128, few);

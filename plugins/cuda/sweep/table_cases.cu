@@ -167,12 +167,12 @@ void head_cases(Report &report) {
       }
     }
   }
-  // So many blocks of rows that each team takes several; rows that several stages of a ring make up; and such that no team has room for.
+  // So many blocks of rows that a team takes several, whose rows several stages of its ring make up; and rows that no team has room for.
   struct TernaryHead {
     int32_t vocabulary, width, group_size;
   };
-  for (const TernaryHead &c : {TernaryHead{70001, 64, 128}, TernaryHead{9001, 576, 64}, TernaryHead{300, 2560, 0}, TernaryHead{290, 2048, 128},
-                               TernaryHead{270, 4160, 64}, TernaryHead{70, 40000, 128}}) {
+  for (const TernaryHead &c : {TernaryHead{70001, 64, 128}, TernaryHead{17400, 576, 64}, TernaryHead{17300, 1100, 0}, TernaryHead{17200, 1088, 128},
+                               TernaryHead{300, 2560, 0}, TernaryHead{290, 2048, 128}, TernaryHead{270, 4160, 64}, TernaryHead{70, 40000, 128}}) {
     const TestWeight many(random, BITMTP_TERNARY, false, c.vocabulary, c.width, c.group_size);
     const DeviceWeight device_many(many);
     for (int32_t h : {2, 8, 9, 17}) check_head(report, random, many, device_many, 20, h, 1, false);
