@@ -151,7 +151,7 @@ class AutoRegressive(Policy):
         raise ValueError("policy ar has no draft step")
 
     def draft(self, decoder: Decoder, count: int, first: StepOutput) -> Drafts:
-        return Drafts()
+        raise ValueError("policy ar has no drafts")
 
 
 @dataclass(frozen=True)

@@ -94,12 +94,15 @@ int32_t launch_shape(const LinearArgs &args, const LinearPlan &plan, void *strea
     const dim3 grid = packed_grid<S>(args.weight.rows, ceil_div(args.M, S::kColumns), plan.blocks);
     return launch_as(packed_settings(), linear_kernel<S>, grid, dim3(S::kThreads), stream, args);
   };
-  if (plan.ring && args.M <= kMostWindow) {
-    const auto with_ring = [&](auto shape) {
-      using S = decltype(shape);
-      return launch_as(ring_settings<S>(), linear_ring_kernel<S>, ring_grid(args.weight.rows), dim3(S::kThreads), stream, args);
-    };
-    return args.M <= 8 ? with_ring_shape<kKind, kGroup, 1>(args.weight, with_ring) : with_ring_shape<kKind, kGroup, 2>(args.weight, with_ring);
+  // Ternary rows of one scale are no work for it: see plan_linear().
+  if constexpr (kKind != Kind::kTernary || kGroup > 0) {
+    if (plan.ring && args.M <= kMostWindow) {
+      const auto with_ring = [&](auto shape) {
+        using S = decltype(shape);
+        return launch_as(ring_settings<S>(), linear_ring_kernel<S>, ring_grid(args.weight.rows), dim3(S::kThreads), stream, args);
+      };
+      return args.M <= 8 ? with_ring_shape<kKind, kGroup, 1>(args.weight, with_ring) : with_ring_shape<kKind, kGroup, 2>(args.weight, with_ring);
+    }
   }
   const bool narrow = plan.lane_rows == 2;
   if (args.M <= 8) return narrow ? with(PackedShape<kKind, kGroup, 1, 2, 1>{}) : with(PackedShape<kKind, kGroup, 1, 4, 1>{});

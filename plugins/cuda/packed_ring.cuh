@@ -344,7 +344,6 @@ template <Kind kKind, int kGroup, int kTiles, class With>
 int32_t with_ring_shape(const PackedArgs &a, const With &with) {
   const int32_t pairs = ceil_div(a.steps, 2 * kFoldLanes);
   if constexpr (kKind == Kind::kTernary) {
-    if (pairs <= 2) return with(RingShape<kKind, kGroup, kTiles, 4, true, 2, 4, 2>{});
     if (pairs <= 3) return with(RingShape<kKind, kGroup, kTiles, 6, true, 3, 4, 2>{});
     return with(RingShape<kKind, kGroup, kTiles, kTiles == 1 ? 8 : 4, false, 2, 6, 2>{});
   } else {

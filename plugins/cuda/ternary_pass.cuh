@@ -8,7 +8,6 @@
 // and units hide each other's latency.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 
 #include "linear.cuh"
@@ -71,17 +70,17 @@ __global__ void __launch_bounds__(S::kPlaces, 1) linear_pass_kernel(const __grid
     const uint32_t *const words = a.table + (static_cast<int64_t>(tile) * a.steps + first_step) * 32 + q * 8 + g % 4 * 2;
 #pragma unroll
     for (int p = 0; p < S::kSteps; ++p) {
-      uint2 &w = weights[u][p];
-      w = make_uint2(0, 0);
-      if (p < count)
-        asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(w.x), "=r"(w.y) : "l"(words + lane_step(p, shift, 0) * 32));
+      uint32_t w[2] = {};
+      if (p < count) load_words(w, words + lane_step(p, shift, 0) * 32);
+      weights[u][p] = make_uint2(w[0], w[1]);
     }
     if constexpr (S::kGrouped) {
       const uint16_t *const from = a.scales + (static_cast<int64_t>(tile) * a.groups + split) * 8 + g % 4 * 2;
 #pragma unroll
       for (int i = 0; i < S::kGroups; ++i) {
-        scales[u][i] = 0;
-        if (i << shift < count) asm volatile("ld.global.u32 %0, [%1];" : "=r"(scales[u][i]) : "l"(from + i * (kFoldLanes * 8)));
+        uint32_t two[1] = {};
+        if (i << shift < count) load_scales(two, from + i * (kFoldLanes * 8));
+        scales[u][i] = two[0];
       }
     }
   }
@@ -101,18 +100,12 @@ __global__ void __launch_bounds__(S::kPlaces, 1) linear_pass_kernel(const __grid
   // Not before: what the next kernel loads early would be in the way of this one's start.
   release_next();
 
-  // Volatile, so that all leave before one is waited for.
   uint32_t quads[S::kSteps][S::kTiles][4];
 #pragma unroll
   for (int p = 0; p < S::kSteps; ++p) {
 #pragma unroll
     for (int t = 0; t < S::kTiles; ++t) {
-      uint32_t(&x)[4] = quads[p][t];
-      x[0] = x[1] = x[2] = x[3] = 0;
-      if (p < count)
-        asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "l"(row[t] + lane_step(p, shift, 0) * 16));
+      load_activations(quads[p][t], row[t] + lane_step(p, shift, 0) * 16, p < count);
     }
   }
 

@@ -17,6 +17,12 @@ constexpr float kTernaryUnit = 1.0f / 64.0f;
 template <bool kGrouped>
 constexpr int32_t kTernaryStart = kGrouped ? 0x4B400000 : 0;
 
+// A step's activations for a lane, or zeros where it has no such step. Volatile, so that all leave before one is waited for.
+__device__ __forceinline__ void load_activations(uint32_t (&x)[4], const int32_t *p, bool exists) {
+  x[0] = x[1] = x[2] = x[3] = 0;
+  if (exists) asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "l"(p));
+}
+
 // As mma<true>, from `start` in place of what d holds.
 __device__ __forceinline__ void mma_from(int32_t start, int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"

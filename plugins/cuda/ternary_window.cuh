@@ -103,20 +103,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
     row[t] = linear.codes + static_cast<int64_t>(column) * (a.steps * 16) + lane_step(0, shift, split) * 16 + q * 4;
   }
   uint32_t quads[S::kSteps][S::kTiles][4];
-  // The lane's step base + p, base a multiple of kSteps; past the last one, nothing. Volatile, so that all leave before one is waited for.
-  const auto load_activations = [&](int32_t base, int p) {
+  // The lane's step base + p, base a multiple of kSteps; past the last one, nothing.
+  const auto load_step = [&](int32_t base, int p) {
 #pragma unroll
-    for (int t = 0; t < S::kTiles; ++t) {
-      uint32_t(&x)[4] = quads[p][t];
-      x[0] = x[1] = x[2] = x[3] = 0;
-      if (base + p < count)
-        asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "l"(row[t] + base * (kFoldLanes * 16) + lane_step(p, shift, 0) * 16));
-    }
+    for (int t = 0; t < S::kTiles; ++t)
+      load_activations(quads[p][t], row[t] + base * (kFoldLanes * 16) + lane_step(p, shift, 0) * 16, base + p < count);
   };
 #pragma unroll
-  for (int p = 0; p < S::kSteps; ++p) load_activations(0, p);
+  for (int p = 0; p < S::kSteps; ++p) load_step(0, p);
 
   // What the thread finishes: an element of a unit, in the order of WindowParts.
   const int part_tile = split / 4 % S::kTiles, part_q = split % 4, part_unit = S::kHalves ? split / 4 : 0;
@@ -194,9 +188,9 @@ __global__ void __launch_bounds__(S::kThreads, 1) linear_window_kernel(const __g
         }
         if constexpr (!S::kHold) {
           if (base + S::kSteps < count)
-            load_activations(base + S::kSteps, p);
+            load_step(base + S::kSteps, p);
           else if (unit + S::kBatch < units)
-            load_activations(0, p);
+            load_step(0, p);
         }
       }
     }
