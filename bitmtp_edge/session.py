@@ -83,12 +83,10 @@ class Session:
         """
         from .engines.cuda import CudaEngine
         from .engines.cuda_runtimes import open_beside
+        from .engines.runtimes import none_of
 
         if not isinstance(self.engine, CudaEngine):
-            raise UserError(
-                f"a runtime is one of engine cuda, and this is engine {self.engine.name}: "
-                "add --engine cuda, or leave --runtime out"
-            )
+            raise none_of(self.engine.name)
         session = Session(self.bundle, open_beside(self.engine, runtime), self.notice)
         if not runtime.width_specialised:
             session.states = OneWidth.of(self.bundle)

@@ -34,7 +34,7 @@ BANDWIDTH_SHARE = Assumption(
     "share of the bandwidth",
     0.75,
     "of the nominal",
-    "W4A8 at one slot reads at 76 % of an H200's (docs/benchmarks.md); the BitNest paper's fp16 "
+    "W4A8 at one slot reads at 77 % of an H200's (docs/benchmarks.md); the BitNest paper's fp16 "
     "Llama-2-7B reads at 79 % of an Orin NX's (its Table 13)",
 )
 NODE_CYCLES = Assumption(

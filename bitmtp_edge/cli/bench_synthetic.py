@@ -40,10 +40,12 @@ def bench_synthetic(
     from bitmtp_edge.export.shapes import shape_of
     from bitmtp_edge.export.synthetic import write_synthetic
 
+    from ..engines.runtimes import none_of
     from ..synthetic import PROMPTS, Made, measure
 
     parameters = shape_of(shape).parameters
-    engine.check()  # before gigabytes are written
+    if (name := engine.check()) != "cuda" and names:  # before gigabytes are written
+        raise none_of(name)
     terminate_as_interrupt()  # a bundle may be gigabytes
     with tempfile.TemporaryDirectory(prefix="bitmtp-edge-") as folder:
         began = perf_counter()

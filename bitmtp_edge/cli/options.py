@@ -38,11 +38,12 @@ class EngineChoice:
     provider: str | None
     threads: int
 
-    def check(self) -> None:
-        """UserError where no bundle could be opened on this engine."""
-        from ..engines.registry import choose_engine
+    def check(self) -> str:
+        """The engine's name; UserError where no bundle could be opened on it."""
+        from ..engines.registry import ENGINES, choose_engine
 
-        choose_engine(self.name, self._options())
+        chosen = choose_engine(self.name, self._options())
+        return next(name for name, kind in ENGINES.items() if kind is chosen)
 
     def open(self, bundle: str) -> Session:
         """The session of ``bundle`` on this engine."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import UserError
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -14,8 +16,8 @@ class Runtime:
     needs; without, every decode step has the widest of both, so that one graph serves a role.
     shared_kv (M2): all replay states have one KV buffer; without, each has its own, and what a
     state lacks of the history is copied to it where decoding comes to it from another. hoisted
-    (M3): the verify window is made on the device before the host reads the drafts; without, on the
-    host, once it has decided to verify.
+    (M3): windows are made on the device, where need be before the host reads the drafts, and steps
+    that are sure to follow begin then; without, windows are made on the host, once it has decided.
 
     All give the same tokens.
     """
@@ -34,3 +36,11 @@ RUNTIMES = {
     "m2": Runtime(False, True, False),
     "m3": Runtime(False, False, True),
 }
+
+
+def none_of(engine: str) -> UserError:
+    """What asking for a runtime of another ``engine`` than ``cuda`` raises."""
+    return UserError(
+        f"a runtime is one of engine cuda, and this is engine {engine}: "
+        "add --engine cuda, or leave --runtime out"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -51,7 +50,6 @@ class Meter:
         self._moves: deque[Point] = deque()  # of a counter that is looked at around edges alone
         self._look = False  # at the counter, until it moves
         self._keep_from: float | None = None
-        self._not_before = -math.inf
         self._trouble: tuple[float, str] | None = None  # the newest, and when
         self.thread_s = 0.0  # processor time that sampling took so far
         self._stopped = False
@@ -149,8 +147,6 @@ class Meter:
             newest = self._readings[-1] if self._readings else None
             if newest is not None and reading.at <= newest.at:
                 return  # the sensor has nothing new
-            if reading.at < self._not_before:
-                return
             if newest is not None and reading.total_is != newest.total_is:
                 self._note_trouble(f"the total was {newest.total_is} and is {reading.total_is}")
                 return
@@ -203,11 +199,12 @@ class Meter:
         self._trouble = self.now(), what
 
     def _settle(self) -> None:
-        """Forgets all samples. Those of the next period are not used either: what the sensor tells
-        then may be of the time before."""
+        """Forgets what was seen until a period from now: what the sensor tells before that may be
+        of the time before."""
+        self._sleep(max(self.source.poll_s, self.source.update_s))
         with self._lock:
-            self._not_before = self.now() + max(self.source.poll_s, self.source.update_s)
             self._readings.clear()
+            self._moves.clear()
 
     def _ready(self) -> float:
         """Now, once there is a sample before; of a counter, one that has moved."""

@@ -216,7 +216,8 @@ def _facts(report: ProfileReport) -> Iterator[str]:
         ("between runs", f"differences below {FLOOR:.0%} are not called changes"),
         (
             "measured",
-            f"{min(dates)} to {max(dates)}, {sum(point.seconds for point in report.points):.0f} s",
+            f"the first point until {min(dates)}, the last until {max(dates)}; "
+            f"{sum(point.seconds for point in report.points):.0f} s in all",
         ),
     )
     yield '<div class="wide"><table class="facts">'

@@ -47,6 +47,17 @@ def _signals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bitmtp_edge.cli.bench_synthetic.terminate_as_interrupt", lambda: None)
 
 
+def test_a_runtime_is_refused_before_anything_is_written(
+    verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(shape: str, path: Path) -> None:
+        raise AssertionError(f"{path} is written")
+
+    monkeypatch.setattr("bitmtp_edge.export.synthetic.write_synthetic", written)
+    asked = ("--synthetic", "bonsai-1.7b", "--engine", "cpu", "--runtime", "full")
+    assert "add --engine cuda, or leave --runtime out" in verb("bench", *asked).refused()
+
+
 def test_json_of_blocks(verb: Verb) -> None:
     report = verb("bench", "--synthetic", "bitnet-2b", *SMALL, "--json").json
     assert list(report) == ["ok", "synthetic", *(field.name for field in fields(SyntheticReport))]

@@ -86,6 +86,14 @@ def test_a_dear_counter_is_looked_at_around_the_edges_alone() -> None:
     assert source.looks < 70
 
 
+@pytest.mark.parametrize("into_a_period", [0.0, 0.03, 0.06, 0.09])
+def test_the_idle_baseline_of_a_dear_counter(into_a_period: float) -> None:
+    bench = Bench(Dear())
+    bench.sleep(3 + into_a_period)
+    idle = bench.meter.measure_idle(2)
+    assert (idle.mean_w, idle.reason) == (pytest.approx(20, rel=0.01), None)
+
+
 def test_between_an_edge_and_the_move_next_to_it_power_counts() -> None:
     """Power doubles when decoding begins, in the middle of the counter's period."""
 

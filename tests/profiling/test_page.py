@@ -118,7 +118,8 @@ def test_the_time_that_it_took_runs_forwards() -> None:
     later, earlier = (replace(point(), date=f"2026-11-30T1{h}:00:00+00:00") for h in (2, 1))
     earlier = replace(earlier, key=point("25W").key)
     told = shown(page(report(later, earlier)))
-    assert "2026-11-30T11:00:00+00:00 to 2026-11-30T12:00:00+00:00" in told
+    first, last = "until 2026-11-30T11:00:00+00:00", "until 2026-11-30T12:00:00+00:00"
+    assert f"the first point {first}, the last {last}; " in told
 
 
 def test_what_has_no_figures_and_what_has_doubtful_ones() -> None:
