@@ -29,6 +29,7 @@ class TimedEngine(Engine):
     def __init__(self, inner: Engine) -> None:
         self.inner = inner
         self.name = inner.name
+        self.stages = inner.stages
         self.seconds: dict[ReplayState, list[float]] = {}
         self.replayed: list[ReplayState] = []
         self._looked = 0.0  # when a step ended last

@@ -212,10 +212,13 @@ class Decoder:
         in :func:`causal_window`.
         """
         self.steps[role] += 1
+        self._ahead = None  # its rows go
         tokens, logits = self.prefix.tokens, self.choice.logits
-        known = [*tokens[start:], *following[max(0, start - len(tokens)) :]]
-        made = StagedWindow(known, start, None, 0, heads, kv4_length, two_way)
-        output = self._start(role, made)
+        output = None
+        if not self._made_by_host():
+            known = [*tokens[start:], *following[max(0, start - len(tokens)) :]]
+            made = StagedWindow(known, start, None, 0, heads, kv4_length, two_way)
+            output = self._start(role, made)
         if output is None:
             state, window = self._window(
                 role, tokens, start, following, heads, kv4_length, two_way, logits
@@ -241,7 +244,7 @@ class Decoder:
         window = StagedWindow(known, start, output, count, heads=len(drafts) + count + 1)
         if self.policy.verifies_all:
             self._keep(window, self._start("verify", window))
-        elif not self._made_by_host(window):
+        elif not self._made_by_host(count):
             state = self._state("verify", window.rows, window.heads)
             self._keep(window, self.engine.stage(state, window))
 
@@ -269,13 +272,13 @@ class Decoder:
     def _start(self, role: Role, window: StagedWindow) -> StepOutput | None:
         """None from an engine that does not stage, where sampling draws the drafts, and under
         ``check``, which wants to see every window."""
-        self._ahead = None  # its rows go
-        if self._made_by_host(window):
+        if self._made_by_host(window.taken):
             return None
         return self.engine.start_staged(self._state(role, window.rows, window.heads), window)
 
-    def _made_by_host(self, window: StagedWindow) -> bool:
-        return self._check or (self.choice.logits and window.taken > 0)
+    def _made_by_host(self, taken: int = 0) -> bool:
+        """Whether windows with so many drafts that nobody has read are none of the engine's."""
+        return not self.engine.stages or self._check or (self.choice.logits and taken > 0)
 
     def _state(self, role: Role, rows: int, heads: int) -> ReplayState:
         return self.states.state(role, rows, heads, self.engine.segment, self.choice.logits)

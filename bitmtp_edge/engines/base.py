@@ -80,7 +80,7 @@ class PendingOutput(StepOutput):
 
     @property
     def _output(self) -> StepOutput:
-        own = self.__dict__
+        own = self.__dict__  # no cached_property: before Python 3.12 that takes a lock
         output: StepOutput | None = own.get("_ended")
         if output is None:
             output = own["_ended"] = own["_wait"]()
@@ -136,6 +136,8 @@ class Engine(ABC):
     :meth:`close`."""
 
     name: str
+    stages = False
+    """Whether it makes windows on the device: see :meth:`stage`."""
 
     @property
     @abstractmethod
@@ -154,7 +156,7 @@ class Engine(ABC):
 
     def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep | None:
         """Makes ``window`` on the device, before the host reads its drafts (BitMTP's hoisted
-        verifier preparation). None from an engine that makes such a window on the host alone.
+        verifier preparation). None where such a window is to be made on the host.
         ValueError for one that is none of ``state``."""
         return None
 

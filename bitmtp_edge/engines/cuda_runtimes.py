@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .base import ReplayState, StagedWindow, Window
+from .base import ReplayState, Window
 from .cuda import CudaEngine
 from .cuda_plans import Graph
 from .gpu_engine import Step
@@ -18,8 +18,7 @@ from .runtimes import Runtime
 class HostPreparedEngine(CudaEngine):
     """Every window is made on the host."""
 
-    def _make(self, state: ReplayState, window: StagedWindow) -> bool:
-        return False
+    stages = False
 
 
 class PrivateKVEngine(CudaEngine):

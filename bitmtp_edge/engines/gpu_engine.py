@@ -100,6 +100,8 @@ class GpuEngine(Engine):
     Calls from several Python threads take turns. Raises UserError where memory is missing.
     """
 
+    stages = True
+
     def __init__(
         self, bundle: Bundle, device: GpuDevice, library: StepLibrary, weights: Weights | None
     ) -> None:
@@ -155,7 +157,7 @@ class GpuEngine(Engine):
 
     def _make(self, state: ReplayState, window: StagedWindow) -> bool:
         """Enqueues the making of a window; False where that is left to the host."""
-        if len(window.prefix) > abi.STAGE_TOKENS:
+        if not self.stages or len(window.prefix) > abi.STAGE_TOKENS:
             return False
         rows, heads = window.rows, window.heads
         if not 0 <= window.two_way <= rows <= state.width:

@@ -250,6 +250,7 @@ class StagingEngine(HashEngine):
     and how many steps had begun behind it.
     """
 
+    stages = True
     staged = 0
 
     def __init__(

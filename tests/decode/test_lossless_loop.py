@@ -16,6 +16,7 @@ from bitmtp_edge.decode.policies import (
     SpeculativeOnly,
 )
 from bitmtp_edge.decode.replay_states import ReplayStates
+from bitmtp_edge.engines.base import ReplayState, StagedStep, StagedWindow
 from bitmtp_edge.errors import UserError
 
 from .fake_engines import HashEngine, StagingEngine
@@ -217,6 +218,22 @@ def test_nothing_begins_in_a_buffer_that_is_to_grow() -> None:
         assert decoder.prefix.tokens == [1, 2, *got]
         assert len(got) > 10
         assert engine.grown[-1][0] == 16
+
+
+def test_an_engine_that_does_not_stage_is_not_asked_to() -> None:
+    class Host(StagingEngine):
+        stages = False
+
+        def stage(self, state: ReplayState, window: StagedWindow) -> StagedStep:
+            raise AssertionError("asked")
+
+    states = ReplayStates((64,), (1,), (1, 4), 8, 64)
+    for policy in (NestedSelfSpeculation(3), AutoRegressive()):
+        engine = Host(states)
+        decoder = Decoder(engine, states, policy)
+        decoder.prefill([1, 2])
+        tokens = [token for it in decoder.iterations(60) for token in it.tokens]
+        assert tokens == engine.reply([1, 2], 58)
 
 
 def test_two_limits_on_one_sequence() -> None:
